@@ -108,9 +108,9 @@ def our_rank(transport: str, rank: int, ranks: int, sizes: Sequence[int], repeat
     """A process that this benchmark has started as one of `ranks`, by the environment variables of torchrun."""
     import numpy as np
 
-    from sscc.compiler.joining import join
     from sscc.ir import schedule as sch
     from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+    from sscc.runtime.serving.ranks.joining import join
 
     group = join(transport, ranks).group
     result: dict[str, Any] = {"name": transport}
@@ -200,8 +200,8 @@ def programs(one: Path, two: Path, steps: int) -> list[str]:
     """A decode step of both artifacts, which take turns, and where ranks wait."""
     import numpy as np
 
-    from sscc.compiler.sessions import open_session
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.compiler.driver.sessions import open_session
+    from sscc.runtime.session.artifact import Artifact
 
     lines = ["| ranks | step, ms | meetings | barriers |", "|---|---|---|---|"]
     sessions = [open_session(Artifact.load(path)) for path in (one, two)]

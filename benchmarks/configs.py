@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sscc.ir.schedule import Tensor
     from sscc.ir.weight_formats.weight_format import WeightFormat
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.session.artifact import Artifact
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "configs"
@@ -97,13 +97,13 @@ class Compiled:
 def compiled(config: Path) -> Compiled:
     """Compiles `config` in this process."""
     started = time.perf_counter()
-    from sscc.compiler import driver
+    from sscc.compiler.driver import driver
     from sscc.compiler.frontend.admission import model_context
     from sscc.compiler.frontend.checkpoint import open_checkpoint
     from sscc.compiler.frontend.construction import build_skeleton
-    from sscc.compiler.options import CompileOptions
+    from sscc.compiler.options.compile_options import CompileOptions
     from sscc.ir.errors import UnsupportedError
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.session.artifact import Artifact
 
     parts: dict[str, float] = {"start (imports)": time.perf_counter() - started}
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +146,7 @@ def _weight_format(config: PreTrainedConfig, nbytes: int) -> WeightFormat | None
 
 def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
     """What `Compiled` says of a program."""
-    from sscc.runtime.inspection import inspect_artifact
+    from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
     inspection = inspect_artifact(artifact)
     signature, weights = artifact.signature, [t for t in artifact.program.tensors if t.role == "weight"]

@@ -31,7 +31,7 @@ from benchmarks.ours import compiled
 from benchmarks.peers.llama import TOOLS
 from benchmarks.serving import CHUNK as BETWEEN_STEPS
 from benchmarks.serving import Server, running, times
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 
 BLOCK = "benchmarks/conversations.py"
 SEED = 11
@@ -88,7 +88,7 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
         file = f"conversations-{policy}-{clients}x{context}-budget{words.budget}-chunk{words.chunk}"
         path = compiled(folder, file, (*options, "--kv-policy", policy, *rows))
         steps = Artifact.load(path).signature.prefill_steps(BETWEEN_STEPS)
-        serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
+        serve = (sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", path, "--threads", words.threads)
         own = ("--served-model-name", MODEL, "--prefill-steps", steps, *cache)
         return Server(name, clients, context, lambda port: (*serve, *own, "--port", port))
 

@@ -55,7 +55,7 @@ SECONDS = 300.0
 MEMORY = 12 << 30  # of addresses, most of which are never touched
 SEPARATOR = ", "  # between a type and its variation
 VERDICTS = ("agrees", "refused", "wrong", "crashed")
-PRELOADED = ("sscc.compiler.driver", "sscc.runtime.backends.cpu.library", "tests.agreement")
+PRELOADED = ("sscc.compiler.driver.driver", "sscc.runtime.backends.cpu.plan.library", "tests.agreement")
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ import sscc
 from benchmarks import models, table
 from benchmarks.ours import FASTEST, OPTIONS, artifact
 from benchmarks.peers.protocol import token_ids
-from sscc.runtime.engine import Engine, Metrics, Request
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session
+from sscc.runtime.serving.engine import Engine, Metrics, Request
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.session.session import Session
 
 BLOCK = "benchmarks/engine_overhead.py"
 CONTEXT = 1024

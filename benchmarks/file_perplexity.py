@@ -20,7 +20,7 @@ import sscc
 from benchmarks.harness import RunnerError, say
 from benchmarks.ours import FASTEST, compiled
 from benchmarks.peers.llama import TOOLS
-from sscc.runtime.text import encode
+from sscc.runtime.text.tokenizer import encode
 
 CHUNK = 512
 SLOTS = 4

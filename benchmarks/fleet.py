@@ -52,7 +52,7 @@ KINDS = {
 PROGRAM = """
 import json, sys, ray
 from ray import serve
-from sscc.compiler.fleet import app
+from sscc.compiler.tools.fleet import app
 ray.init(include_dashboard=False, logging_level="WARNING")
 serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
 serve.run(app(json.loads(sys.argv[1])), name="sscc", blocking=True)

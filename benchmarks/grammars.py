@@ -33,10 +33,10 @@ from benchmarks.command import parser
 from benchmarks.gguf_files import FILES
 from benchmarks.harness import say
 from benchmarks.ours import FASTEST, compiled
-from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.engine.constraints import GrammarCompiler
-from sscc.runtime.grammar import Grammar
-from sscc.runtime.sampling import Sampling
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request
+from sscc.runtime.serving.engine.constraints import GrammarCompiler
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.text.grammar import Grammar
 
 BLOCK = "benchmarks/grammars.py"
 _LIST = {"type": "array", "minItems": 1000, "maxItems": 1100}
@@ -158,7 +158,7 @@ def _walk(fill: Callable[[Any], None], consume: Callable[[int], bool], bits: Any
 
 
 def _masks(library: str, folder: Path) -> Masks:
-    from sscc.runtime.text import load_tokenizer
+    from sscc.runtime.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab_size()

@@ -205,7 +205,7 @@ def environment(threads: int, passive: bool) -> dict[str, str]:
 
 def native_bandwidth(threads: int) -> Callable[[], float]:
     """Reads memory with as many threads and gives bytes/s."""
-    from sscc.runtime._native import read_bandwidth
+    from sscc.runtime.support._native import read_bandwidth
 
     return lambda: read_bandwidth(threads, CALIBRATION_BYTES) * 1e9
 

@@ -22,8 +22,8 @@ import sscc
 from benchmarks.files import Report, speed_parser
 from benchmarks.hybrid_files import FILES
 from benchmarks.ours import BUDGET, FASTEST, OPTIONS, SEED, VOCABULARY, compiled
-from sscc.runtime.engine.engine import Engine
-from sscc.runtime.engine.request import Request
+from sscc.runtime.serving.engine.engine import Engine
+from sscc.runtime.serving.engine.request import Request
 
 BLOCK = "benchmarks/hybrids.py"
 PARTS = ("speed", "turn")

@@ -29,7 +29,7 @@ import sscc
 from benchmarks import table
 from benchmarks.models import FOLDER
 from benchmarks.ours import FASTEST, compiled
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 
 CONFIG = Path(__file__).parent / "configs" / "deepseek-v3.2.json"
 CUT = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1,

@@ -29,11 +29,11 @@ PUBLISHED = (
 
 def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any]:
     """Compiles in this process; per number of sockets the modelled step, with and without prefetch."""
-    from sscc.compiler import driver
-    from sscc.compiler.options import CompileOptions
+    from sscc.compiler.driver import driver
+    from sscc.compiler.options.compile_options import CompileOptions
+    from sscc.compiler.tools.inspection.inspection import time_decode
     from sscc.ir.target import load_target
-    from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.inspection import time_decode
+    from sscc.runtime.session.artifact import Artifact
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "model.rdu"

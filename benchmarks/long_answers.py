@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 import sscc
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.text.chat_template import ChatTemplate
 
 PROMPTS = (
     "Write a long story about a lighthouse keeper who finds a map.",

@@ -17,7 +17,7 @@ import sscc
 from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
 from benchmarks.peers.registry import ROOT
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")
 BUDGET = 1024
@@ -93,7 +93,8 @@ def compiled(model: Path, name: str, options: Sequence[object]) -> Path:
     if not path.exists() or path.stat().st_mtime < _newest_source():
         partial = path.with_name(path.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        command = [sys.executable, "-m", "sscc.compiler.cli", "compile", model, "--target", "rdu", "-o", partial]
+        program = [sys.executable, "-m", "sscc.compiler.tools.commands.cli"]
+        command = [*program, "compile", model, "--target", "rdu", "-o", partial]
         subprocess.run([str(word) for word in (*command, *options, "-q")], check=True, stdout=2)
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)

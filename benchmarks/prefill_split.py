@@ -67,7 +67,7 @@ def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterat
     """The addresses of the server that answers, and of the one that prefills: the same one, or another."""
 
     def server(name: str, core: int, *options: object) -> Server:
-        serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", artifact, "--threads", 1, *options)
+        serve = (sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", artifact, "--threads", 1, *options)
         pinned = ("taskset", "-c", core, *serve, "--served-model-name", MODEL, "--max-queue", 4096)
         return Server(name, words.slots, words.budget, lambda port: (*pinned, "--port", port))
 

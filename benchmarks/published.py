@@ -32,7 +32,7 @@ from benchmarks.table import replace_block
 
 if TYPE_CHECKING:
     from sscc.ir.target import Figure, SocketLink, Target
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.timing import Timing
     from sscc.runtime.timing.result import PipelineTiming
 
@@ -82,10 +82,10 @@ class Programs:
     links: float = 1.0
 
     def __getitem__(self, setup: Setup) -> Artifact:
-        from sscc.compiler.driver import compile_model
-        from sscc.compiler.options import CompileOptions
+        from sscc.compiler.driver.driver import compile_model
+        from sscc.compiler.options.compile_options import CompileOptions
         from sscc.ir.weight_formats.registry import format_named
-        from sscc.runtime.artifact.reading import Artifact
+        from sscc.runtime.session.artifact import Artifact
 
         if setup not in self.known:
             output = self.folder / f"{len(self.known)}.rdu"
@@ -119,7 +119,7 @@ class Programs:
 
     def step(self, setup: Setup) -> Timing:
         """A decode step of slots that are full, whose tokens choose experts independently."""
-        from sscc.runtime.inspection import time_decode
+        from sscc.compiler.tools.inspection.inspection import time_decode
 
         return time_decode(self[setup], self.machine(setup.sockets), setup.context, mean_experts=True)
 
@@ -129,7 +129,7 @@ class Programs:
 
     def prompt(self, setup: Setup) -> Timing:
         """A prompt of the whole context, with links as they are assumed."""
-        from sscc.runtime.inspection import time_prefill
+        from sscc.compiler.tools.inspection.inspection import time_prefill
 
         if setup not in self.prompts:
             self.prompts[setup] = time_prefill(self[setup], node(setup.sockets), setup.context)
@@ -287,8 +287,8 @@ def deployments(programs: Programs) -> Iterator[Row]:
 def largest_batch(artifact: Artifact, target: Target) -> int:
     """Sequences that a rank's main memory has room for beside weights, what prefill needs, and everything else that the
     program was compiled with: the caches' bytes are proportional to the batch."""
-    from sscc.ir.layer_state.streams import CACHES
-    from sscc.runtime.inspection import placed_bytes
+    from sscc.compiler.tools.inspection.inspection import placed_bytes
+    from sscc.ir.layer_state.row_streams import CACHES
 
     program = artifact.program
     caches = sum(t.nbytes for t in program.tensors if t.role == "state" and t.name.partition(".")[0] in CACHES)

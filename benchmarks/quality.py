@@ -233,7 +233,7 @@ def tiny_queries() -> Path:
 
 
 def sscc(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "sscc.compiler.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "sscc.compiler.tools.commands.cli", *words], check=True)
 
 
 def draft() -> Path:

@@ -32,8 +32,8 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit, observing
 from sscc.compiler.frontend.query_selection import choose, exact_logits, make_landmarks, masses
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.perplexity import perplexity_examples
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.perplexity import perplexity_examples
 from sscc.ir.geometry import Geometry, Span
 
 SHOWN = 6

@@ -31,9 +31,9 @@ import sscc
 from benchmarks import models, table
 from benchmarks.harness import Runner, RunnerError, command, environment, native_bandwidth
 from benchmarks.peers.registry import PEERS
-from sscc.compiler.cli import main as sscc_command
+from sscc.compiler.tools.commands.cli import main as sscc_command
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 
 BLOCK = "benchmarks/query_selection.py"
 MODEL = "m125-long"

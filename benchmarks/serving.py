@@ -68,7 +68,7 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
     def ours(name: str, batch: int, rows: Sequence[object]) -> Server:
         path = compiled(folder, f"serving-{name}-{batch}x{context}-chunk{CHUNK}", (*shape, "--batch", batch, *rows))
         held = words.budget if name == "compressed" else context
-        serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
+        serve = (sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", path, "--threads", words.threads)
         options = ("--served-model-name", MODEL, "--max-queue", 4096)
         return Server(f"sscc, {name} cache", batch, held, lambda port: (*serve, *options, "--port", port))
 

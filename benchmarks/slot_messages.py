@@ -19,11 +19,11 @@ if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks import table
-from sscc.compiler.driver import compile_model
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.inspection.inspection import slot_message_bytes
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import slot_message_bytes
+from sscc.runtime.session.artifact import Artifact
 
 BLOCK = "benchmarks/slot_messages.py"
 FOLDER = Path(__file__).parent / "configs"

@@ -31,13 +31,13 @@ from benchmarks import models, quality, table
 from benchmarks.harness import say
 from benchmarks.ours import compiled
 from benchmarks.peers.protocol import token_ids
-from sscc.compiler.quality.haystack import Haystack, fit
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.excerpt import PromptTokens
-from sscc.runtime.session import Session
-from sscc.runtime.shortening import Shortener
-from sscc.runtime.speculative_prefill import Draft
-from sscc.runtime.text import encode
+from sscc.compiler.tools.quality.haystack import Haystack, fit
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.excerpt import PromptTokens
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.shortening import Shortener
+from sscc.runtime.session.speculative_prefill import Draft
+from sscc.runtime.text.tokenizer import encode
 
 BLOCK = "benchmarks/speculative_prefill.py"
 KEEPS = (0.1, 0.2, 0.3, 0.5)

@@ -20,17 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sscc.ir.weight_formats.registry import format_named
-from sscc.runtime import _native
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.mlir import PTR, Module
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.products import packed_product
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import quantised_product
-from sscc.runtime.backends.cpu.small_float_products import small_float_product
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.figures import LINE
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import PTR, Module
+from sscc.runtime.backends.cpu.codegen.phases import Operand
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.products import packed_product
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.products.small_float_products import small_float_product
+from sscc.runtime.support import _native
 
 GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
 GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]

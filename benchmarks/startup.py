@@ -24,7 +24,7 @@ from benchmarks import models, table
 from benchmarks.ours import FASTEST
 
 BLOCK = "benchmarks/startup.py"
-SSCC = (sys.executable, "-m", "sscc.compiler.cli")
+SSCC = (sys.executable, "-m", "sscc.compiler.tools.commands.cli")
 
 
 def compiled(name: str) -> Path:

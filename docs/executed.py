@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 ANY = "..."

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import sscc
-from sscc.compiler.commands.examples import EXAMPLES
-from sscc.compiler.commands.parser import build_parser, command_parsers, help_of
+from sscc.compiler.tools.commands.examples import EXAMPLES
+from sscc.compiler.tools.commands.parser import build_parser, command_parsers, help_of
 from sscc.ir import cache_plan, looping, operations, schedule, target
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import ErrorKind
 from sscc.ir.operations import OPERATIONS
 from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
 from sscc.passes.base import Pass, options_of
-from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
+from sscc.passes.pass_pipeline import PIPELINES, REGISTRY, pipeline_text
 from sscc.runtime.artifact import manifest, signature
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -116,7 +116,7 @@ def _inline(text: str) -> str:
 
 def _command_line() -> Iterator[str]:
     yield "# The command line"
-    yield NOTICE.format(source="the parsers in compiler/commands/")
+    yield NOTICE.format(source="the parsers in compiler/tools/commands/")
     yield "`sscc COMMAND --help` prints the same. Numbers of bytes are written 4096, 64K, 4MiB, 1.5GiB or 2GB."
     parser = build_parser()
     commands = command_parsers(parser)

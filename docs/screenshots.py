@@ -101,7 +101,7 @@ def _taken(tab: Any, path: Path, **options: Any) -> None:
 @contextmanager
 def _served(artifact: Path) -> Iterator[str]:
     """The address of a server that is ended, by its id, with the block."""
-    command = [sys.executable, "-m", "sscc.compiler.cli", "serve", str(artifact), "--port", "0", "-q"]
+    command = [sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", str(artifact), "--port", "0", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

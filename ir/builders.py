@@ -26,7 +26,7 @@ STORED = ("weight", "constant")
 SOURCES = "sscc.sources"
 """On a stored argument: the names of the tensors that it is made of, where that is not its own name."""
 ENCODING = "sscc.encoding"
-"""On a stored argument: how it is made from each of them, where it is not a copy (sscc.runtime.quantization)."""
+"""On a stored argument: the encoding that makes it of each of them, unless it is a copy."""
 CUT = "sscc.cut"
 """On a stored argument: how what is made of each of them is cut over ranks (sscc.ir.sharding), where a rank has a part
 alone."""

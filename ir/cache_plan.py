@@ -18,9 +18,9 @@ from typing import Protocol
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.kinds import kind_of
+from sscc.ir.layer_state.row_streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.rows import Rows, store_of
-from sscc.ir.layer_state.streams import Stream, is_latent, state_name
-from sscc.ir.layer_state.tensors import ProgramSizes
+from sscc.ir.layer_state.state_tensors import ProgramSizes
 
 STATELESS = "stateless"
 """The name of the group of layers without a state."""

@@ -19,7 +19,7 @@ from torch_mlir.passmanager import PassManager
 from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import ErrorKind, InternalError, UsageError
 from sscc.ir.levels import check_legal, get_level, record_pass, set_level
-from sscc.ir.stages import stage
+from sscc.ir.stopwatch import timed
 
 TIDYING = "builtin.module(cse)"
 """Our operations are pure, on tensors that are values, so that upstream's own pass may take them away.
@@ -146,7 +146,7 @@ def run_passes(
         token = _COUNTS.set(counts)
         start = time.perf_counter()
         try:
-            with stage(item.name):
+            with timed(item.name):
                 item.run(module)
         finally:
             _COUNTS.reset(token)

@@ -131,10 +131,10 @@ from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, stateless_group
 from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
+from sscc.ir.layer_state.row_streams import CACHES, INDEX, SCRATCHES, STORES, Stream, state_name, streams_of
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
-from sscc.ir.layer_state.streams import CACHES, INDEX, SCRATCHES, STORES, Stream, state_name, streams_of
-from sscc.ir.layer_state.tensors import Extent
+from sscc.ir.layer_state.state_tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass

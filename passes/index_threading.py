@@ -16,8 +16,8 @@ from sscc.ir.builders import elementwise, index_constant, reshape, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.index_keys import IndexKeys, index_geometry
-from sscc.ir.layer_state.streams import INDEX, Stream
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
+from sscc.ir.layer_state.row_streams import INDEX, Stream
+from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.passes.attended import Attended
 from sscc.passes.layer_threading import Rewritten, StateThreader, Values, slot_inputs

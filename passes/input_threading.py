@@ -30,8 +30,8 @@ from sscc.ir.dialects import kv
 from sscc.ir.dialects.df import TOGETHER
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.inputs import Inputs, ring_geometry
-from sscc.ir.layer_state.streams import INPUTS, Stream
-from sscc.ir.layer_state.tensors import ProgramSizes
+from sscc.ir.layer_state.row_streams import INPUTS, Stream
+from sscc.ir.layer_state.state_tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.rewriting import is_rematerialised
 from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, filled, slot_inputs

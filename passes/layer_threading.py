@@ -22,8 +22,8 @@ from sscc.ir.builders import (
 )
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
-from sscc.ir.layer_state.streams import state_name
-from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.layer_state.row_streams import state_name
+from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised, stand_in
 from sscc.passes.attended import LAYER

@@ -24,7 +24,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.errors import UsageError
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDENT, RESIDENT_PLACES
-from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.locations import origin_of
 from sscc.passes.attended import Attended, ThreadCacheErrors
 from sscc.passes.layer_threading import Rewritten, Values, appended, filled, parted

@@ -16,8 +16,8 @@ from sscc.ir.builders import Argument, insert_slice
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.recurrent import Recurrent, state_geometry
-from sscc.ir.layer_state.streams import RECURRENT, Stream
-from sscc.ir.layer_state.tensors import ProgramSizes
+from sscc.ir.layer_state.row_streams import RECURRENT, Stream
+from sscc.ir.layer_state.state_tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, slot_inputs
 

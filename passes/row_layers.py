@@ -9,11 +9,11 @@ from torch_mlir import ir
 from sscc.ir.builders import Argument, arguments_of, index_constant, tensor_type
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
+from sscc.ir.layer_state.row_streams import K_AND_V, LATENT, Stream
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.selectors import LOG_SUM_EXP, OBSERVED, SELECTED
+from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.layer_state.stores import TOPK
-from sscc.ir.layer_state.streams import K_AND_V, LATENT, Stream
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, producer

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.eager import EagerSnapStream
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.families import (
     CHUNK,
     GEOMETRY,

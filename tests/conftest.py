@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.families import Compiler
 
-pytest_plugins = ["sscc.compiler.testing.plugin"]  # .mlir files are tests
+pytest_plugins = ["sscc.compiler.tools.testing.plugin"]  # .mlir files are tests
 
 # Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it
 # is does not matter.
@@ -155,7 +155,7 @@ def _exports_kept() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _functions_kept() -> Iterator[None]:
     """Native code that is not optimised is made once for all programs of a process that have the same functions."""
-    if "sscc.runtime.backends.cpu.library" not in sys.modules:  # no test that was collected makes native code
+    if "sscc.runtime.backends.cpu.plan.library" not in sys.modules:  # no test that was collected makes native code
         yield
         return
     from tests.functions import functions_kept

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 from sscc.ir.errors import ErrorKind, SsccError, plain
 
 

@@ -37,16 +37,16 @@ from transformers import (
     Starcoder2Config,
 )
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.dumps import read_dump
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.driver.dumps import read_dump
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.context import mlir, print_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode
 from sscc.ir.levels import get_facts, set_facts, set_target
 from sscc.ir.target import load_target
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests import tiny_configs
 from tests.native import native_session
 from tests.oracles.independent import IndependentSnapStream

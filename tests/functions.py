@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from unittest import mock
 
-from sscc.runtime.backends.cpu import compile as making
-from sscc.runtime.backends.cpu.mlir import Module
+from sscc.runtime.backends.cpu.codegen import machine_code as making
+from sscc.runtime.backends.cpu.codegen.mlir import Module
 
 _CALLED = re.compile(r'func\.call @"([^"]+)"')
 _JIT = making.Jit

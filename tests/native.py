@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import NativeCode, make_code
-from sscc.runtime.session import Session
+from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.torch_session import TorchSession
 
 _MADE: dict[tuple[str, Features, int], NativeCode] = {}

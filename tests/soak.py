@@ -37,8 +37,8 @@ from typing import Any
 
 import httpx2
 
-from sscc.compiler import cli
-from sscc.runtime.server.memory import IDLE_SECONDS
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.serving.server.freed_memory import IDLE_SECONDS
 from tests.fuzz.http_bodies import PATHS, hostile_body
 from tests.models.tiny_llama import END, byte_tokenizer, save_tiny_llama
 from tests.runtime.server.fake import NAME, TEMPLATE
@@ -130,7 +130,7 @@ def served(artifact: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     words = ["serve", str(artifact), "--port", "0", "--threads", "1", "--served-model-name", NAME, "--max-queue", "64"]
     words += ["--prompt-cache", str(1 << 20), "--timeout", "60", "--tool-parser", "hermes"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sscc.compiler.cli", *words],
+        [sys.executable, "-m", "sscc.compiler.tools.commands.cli", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

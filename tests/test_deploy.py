@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sscc.compiler.fleet.options import Replicas, parse_options
-from sscc.runtime.fleet.gateway import Gateway
+from sscc.compiler.tools.fleet.fleet_options import Replicas, parse_options
+from sscc.runtime.serving.fleet.gateway import Gateway
 from tests.runtime.fleet.test_gateway import FakePool, call_of, whole
 from tests.runtime.server.fake import open_app
 
@@ -81,7 +81,7 @@ def test_the_manifest_fits_together() -> None:
 @pytest.mark.parametrize("text", [(DEPLOY / "fleet.yaml").read_text(), of_kind("ConfigMap")["data"]["fleet.yaml"]])
 def test_deployment_files_are_taken(text: str) -> None:
     (application,) = yaml.safe_load(text)["applications"]
-    assert application["import_path"] == "sscc.compiler.fleet:app"
+    assert application["import_path"] == "sscc.compiler.tools.fleet:app"
     assert yaml.safe_load(text)["proxy_location"] == "Disabled"
     assert parse_options(application["args"]).port == 8000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.commands.parser import build_parser, command_parsers
+from sscc.compiler.tools.commands.parser import build_parser, command_parsers
 from sscc.ir import errors
 
 ROOT = Path(__file__).parents[1]

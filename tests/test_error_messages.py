@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind, SsccError
-from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.scalars import ScalarArithmeticErrors
+from sscc.runtime.support.native_errors import NativeErrors
+from sscc.runtime.support.scalars import ScalarArithmeticErrors
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "goldens" / "errors.txt"
 PRODUCTION = ("compiler", "ir", "passes", "runtime")
 UPDATE = f"pytest {Path(__file__).relative_to(ROOT)} --update-goldens"
-WITHOUT_A_KIND = ("ir/errors.py", "runtime/collectives/crew.py", "runtime/server/errors.py")
+WITHOUT_A_KIND = ("ir/errors.py", "runtime/serving/ranks/crew.py", "runtime/serving/server/api_errors.py")
 """Modules that make errors of kinds that others declare: each kind's call, an error that another rank reports, and an
 error of the engine as an answer."""
 NUMERIC = "bcdeEfFgGoxX%"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from sscc.runtime.backends.cpu.mlir import I64, Module
+from sscc.runtime.backends.cpu.codegen.mlir import I64, Module
 from tests.functions import Functions, SharedJit
 
 

@@ -1,7 +1,7 @@
-"""Who may import whom: modules stand in layers, imports run downwards, and no modules import each other in a circle.
+"""Imports between folders: folders stand on floors, imports run downwards, and modules form no import circle.
 
-Every import counts alike: at the top of a module, inside a function, under TYPE_CHECKING. A type is knowledge too, and
-an import stands inside a function because of the time that it takes, never because it would be a circle elsewhere.
+Every import counts alike: at the top of a module, inside a function, under TYPE_CHECKING. An import stands inside a
+function because of the time that it takes, never because it would close a circle elsewhere.
 """
 
 from __future__ import annotations
@@ -26,108 +26,25 @@ Apart = tuple[tuple[str, str], ...]
 
 LAYERS: Layers = (
     ("sscc.ir",),
-    ("sscc.passes",),
-    # What needs no schedule, or one number of it.
-    (
-        "sscc.runtime._native",
-        "sscc.runtime.block_quantizer",
-        "sscc.runtime.chat_template",
-        "sscc.runtime.collectives",
-        "sscc.runtime.host_names",
-        "sscc.runtime.logs",
-        "sscc.runtime.native_errors",
-        "sscc.runtime.quantization",
-        "sscc.runtime.remembered",
-        "sscc.runtime.scalars",
-        "sscc.runtime.serving_defaults",
-        "sscc.runtime.template_bounds",
-        "sscc.runtime.text",
-        "sscc.runtime.trace_file",
-        "sscc.runtime.usable_memory",
-        "sscc.runtime.user_cache",
-        "sscc.runtime.verification",
-    ),
-    # What reads a schedule and executes nothing.
-    ("sscc.runtime.timing", "sscc.runtime.validator"),
+    ("sscc.passes", "sscc.runtime.support"),
+    ("sscc.compiler.emit", "sscc.runtime.text", "sscc.runtime.timing", "sscc.runtime.validator"),
     ("sscc.runtime.artifact",),
-    ("sscc.runtime.excerpt", "sscc.runtime.grammar", "sscc.runtime.token_text"),
-    (
-        "sscc.runtime.backends.interpreter",
-        "sscc.runtime.backends.stage_trace",
-        "sscc.runtime.contract",
-        "sscc.runtime.sampling",
-    ),
-    ("sscc.runtime.artifact.proofs", "sscc.runtime.backends.backend"),
-    ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
-    ("sscc.runtime.backends.registry",),
-    # Above the backends, since files hold weights as one of them packs them.
-    ("sscc.runtime.artifact.reading",),
-    ("sscc.runtime.row_messages",),
-    ("sscc.runtime.chunk_message", "sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
-    ("sscc.runtime.collectives.crew", "sscc.runtime.kept_positions", "sscc.runtime.tracing"),
+    ("sscc.runtime.backends",),
     ("sscc.runtime.session",),
-    ("sscc.runtime.generation_config", "sscc.runtime.prompt_scores", "sscc.runtime.speculative_prefill"),
-    ("sscc.runtime.shortening",),
-    ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
-    ("sscc.runtime.chat_formats",),
-    ("sscc.runtime.engine",),
-    ("sscc.runtime.server",),
-    ("sscc.runtime.fleet",),
-    # What several parts of the compiler use.
-    (
-        "sscc.compiler.dumps",
-        "sscc.compiler.files",
-        "sscc.compiler.inspection_words",
-        "sscc.compiler.layer_topk",
-        "sscc.compiler.measurements",
-        "sscc.compiler.options",
-        "sscc.compiler.policy",
-        "sscc.compiler.pretty",
-        "sscc.compiler.printing",
-        "sscc.compiler.garbage",
-        "sscc.compiler.progress",
-        "sscc.compiler.prompt",
-        "sscc.compiler.quantization_report",
-        "sscc.compiler.referred_checkpoints",
-        "sscc.compiler.reproducer",
-        "sscc.compiler.result",
-        "sscc.compiler.signatures",
-        "sscc.compiler.split_files",
-        "sscc.compiler.versions",
-        "sscc.compiler.warning",
-        "sscc.compiler.weight_cache",
-    ),
-    ("sscc.compiler.checkpoint_tensors", "sscc.compiler.frontend"),
-    ("sscc.compiler.backend",),
-    ("sscc.compiler.interpret", "sscc.compiler.loading", "sscc.compiler.needed", "sscc.compiler.packaging"),
-    ("sscc.compiler.preflight",),
-    ("sscc.compiler.kept_tokens",),
-    ("sscc.compiler.joining", "sscc.compiler.ranks"),
-    ("sscc.compiler.sessions",),
+    ("sscc.runtime.serving",),
+    ("sscc.compiler.options",),
+    ("sscc.compiler.frontend",),
+    ("sscc.compiler.interpret",),
     ("sscc.compiler.driver",),
-    ("sscc.compiler.model_cache",),
-    ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality", "sscc.compiler.report"),
-    ("sscc.compiler.commands",),
-    ("sscc.compiler.fleet",),
-    ("sscc.compiler.cli",),
-    ("sscc.compiler.testing",),
-    ("sscc.pytest_plugin",),
+    ("sscc.compiler.tools",),
 )
-"""From the bottom to the top. A name stands for its package too, and the longest name that fits counts."""
+"""Folders from the bottom to the top. A folder imports folders of the floors below it, and none of its own floor."""
 
 APART: Apart = (
-    ("sscc.passes", "sscc.runtime"),
-    ("sscc.passes", "sscc.compiler.frontend"),
-    ("sscc.compiler.backend", "sscc.compiler.frontend"),
-    ("sscc.compiler.backend", "sscc.runtime"),
-    ("sscc.compiler.report", "sscc.compiler.frontend"),
-    ("sscc.runtime.validator", "sscc.runtime.backends"),
-    ("sscc.runtime.validator", "sscc.runtime.scalars"),
-    ("sscc.runtime.validator", "sscc.runtime.timing"),
     ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
+    ("sscc.compiler.tools.report", "sscc.compiler.frontend"),
 )
-"""Neither imports the other, wherever they stand: a module or a schedule goes from one to the other, or what they
-compute is compared."""
+"""Neither imports the other: results of the two backends are compared, and a report reads files alone."""
 
 
 @dataclass(frozen=True)
@@ -210,10 +127,17 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str, files: Mapping[st
 # ----------------------------------------------------------------------------------------------------------- judging
 
 
-def layer_of(module: str, layers: Layers) -> int | None:
-    """How high a module stands; None where no layer has it."""
-    fitting = [(len(name), level) for level, names in enumerate(layers) for name in names if _is_in(module, name)]
-    return max(fitting)[1] if fitting else None
+def folder_of(module: str, layers: Layers) -> tuple[int, str] | None:
+    """Return the floor of a module, and the folder that has it there; None if no folder has it.
+
+    Modules directly inside of the package, beside its folders, stand above all floors.
+    """
+    fitting = [
+        (len(name), level, name) for level, names in enumerate(layers) for name in names if _is_in(module, name)
+    ]
+    if not fitting and module.rpartition(".")[0] == PACKAGE:
+        return len(layers), module
+    return max(fitting)[1:] if fitting else None
 
 
 def _is_in(module: str, name: str) -> bool:
@@ -223,16 +147,19 @@ def _is_in(module: str, name: str) -> bool:
 def faults(files: Mapping[str, Path], layers: Layers, apart: Apart) -> list[str]:
     """What is wrong with the imports of these modules, a line each."""
     imports, named = imports_of(files), {name for names in layers for name in names}
-    faults = [f"{name} stands in no layer" for name in files if name != PACKAGE and layer_of(name, layers) is None]
+    faults = [f"{name} stands in no layer" for name in files if name != PACKAGE and folder_of(name, layers) is None]
     faults += [f"the layers name {name}, which is not there" for name in sorted(named) if not _holds(name, files)]
     for item in imports:
         if item.importer == PACKAGE and not item.typing:
             faults.append(f"{item}, with whatever else is imported of {PACKAGE}")
         if PACKAGE in (item.importer, item.imported):
             continue
-        above, below = layer_of(item.imported, layers), layer_of(item.importer, layers)
-        if above is not None and below is not None and above > below:
-            faults.append(f"{item}, which stands above it")
+        imported, importer = folder_of(item.imported, layers), folder_of(item.importer, layers)
+        if imported is not None and importer is not None and imported != importer:
+            if imported[0] > importer[0]:
+                faults.append(f"{item}, which stands above it")
+            if imported[0] == importer[0]:
+                faults.append(f"{item}, which stands beside it")
         for pair in apart:
             if any(_is_in(item.importer, a) and _is_in(item.imported, b) for a, b in (pair, pair[::-1])):
                 faults.append(f"{item}, and {' and '.join(pair)} stay apart")
@@ -264,12 +191,12 @@ def _first_circle(imports: list[Import]) -> list[str]:
 def test_imports_run_downwards_and_never_in_a_circle() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     files = module_files(ROOT, project["tool"]["scikit-build"]["wheel"]["packages"])
-    assert {PACKAGE, "sscc.ir.errors", "sscc.runtime._native", "sscc.compiler.cli"} <= {*files}
+    assert {PACKAGE, "sscc.ir.errors", "sscc.runtime.support._native", "sscc.compiler.tools.commands.cli"} <= {*files}
     assert "sscc.compiler.package" not in files
     assert "\n".join(faults(files, LAYERS, APART)) == ""
 
 
-SMALL: Layers = (("p.low", "p.side"), ("p.high",))
+SMALL: Layers = (("p.side",), ("p.low",), ("p.high",))
 
 
 def found_in(folder: Path, sources: Mapping[str, str], apart: Apart = ()) -> list[str]:
@@ -319,24 +246,30 @@ def test_the_longest_name_says_where_a_module_stands(tmp_path: Path) -> None:
     assert not any("top.py" in fault for fault in messages if "circle" not in fault)
 
 
+def test_no_import_runs_sideways(tmp_path: Path) -> None:
+    (tmp_path / "low.py").write_text("import p.side")
+    (tmp_path / "side.py").write_text("import os")
+    messages = faults(module_files(tmp_path, {"p": "."}), (("p.low", "p.side"),), ())
+    assert messages == [f"{tmp_path / 'low.py'}:1: p.low imports p.side, which stands beside it"]
+
+
 def test_no_circle_even_of_imports_inside_functions(tmp_path: Path) -> None:
-    low = {"low/b.py": "\nimport p.low.c", "low/c.py": "def f():\n    import p.side"}
-    (fault,) = found_in(tmp_path, {**low, "side.py": "from p.low import b"})
+    low = {"b": "\nimport p.low.c", "c": "def f():\n    import p.low.d", "d": "from p.low import b"}
+    (fault,) = found_in(tmp_path, {f"low/{name}.py": text for name, text in low.items()})
     steps = (
         "low/b.py:2: p.low.b imports p.low.c",
-        "low/c.py:2: p.low.c imports p.side",
-        "side.py:1: p.side imports p.low.b",
+        "low/c.py:2: p.low.c imports p.low.d",
+        "low/d.py:1: p.low.d imports p.low.b",
     )
     assert fault.startswith("a circle: ")
     assert set(fault.removeprefix("a circle: ").split("; ")) == {*steps}
 
 
-@pytest.mark.parametrize("file", ["low/b.py", "side.py"])
-def test_what_stays_apart_imports_nothing_of_each_other(tmp_path: Path, file: str) -> None:
-    text = {"low/b.py": "import p.side", "side.py": "import p.low.a"}[file]
-    ((fault),) = found_in(tmp_path, {file: text}, apart=(("p.side", "p.low"),))
-    assert fault.startswith(f"{file}:1: p.")
-    assert fault.endswith("and p.side and p.low stay apart")
+@pytest.mark.parametrize("pair", [("p.side", "p.low"), ("p.low", "p.side")])
+def test_folders_that_stay_apart(tmp_path: Path, pair: tuple[str, str]) -> None:
+    (fault,) = found_in(tmp_path, {"low/b.py": "import p.side"}, apart=(pair,))
+    assert fault.startswith("low/b.py:1: p.")
+    assert fault.endswith(f"and {pair[0]} and {pair[1]} stay apart")
 
 
 def test_every_module_stands_in_a_layer_and_every_layer_holds_one(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.commands import cli
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import launches, pipelines
 from sscc.passes.build_entries import BuildEntries
-from sscc.passes.pipeline import PIPELINES
-from sscc.runtime.artifact.reading import Artifact
+from sscc.passes.pass_pipeline import PIPELINES
+from sscc.runtime.session.artifact import Artifact
 from tests.families import FAMILIES, TWO_KINDS, CompiledModel, Compiler, numbers, random_tokens
 from tests.torch_session import TorchSession
 

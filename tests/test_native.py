@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from tests.families import FAMILIES, GEOMETRY, Compiler, greedy, numbers, random_tokens
 from tests.native import native_session
 from tests.test_levels import CASES, difference, run, steps_of

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import sscc
-from sscc.compiler import cli
 from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.exported import ExportedErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.geometry import Geometry
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import check, one_line
 from tests.torch_session import TorchSession
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
+from sscc.passes.pass_pipeline import PIPELINES, REGISTRY, pipeline_text
 
 GENERATE = Path(__file__).parent.parent / "docs" / "generate.py"
 PAGES: dict[Path, str] = runpy.run_path(str(GENERATE))["pages"]()

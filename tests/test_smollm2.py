@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import sscc
-from sscc.compiler import cli
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.text import encode, load_tokenizer
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.text.tokenizer import encode, load_tokenizer
 from tests.torch_session import TorchSession
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 
 
 def to_tensor(array: Array) -> Tensor:

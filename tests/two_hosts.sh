@@ -27,13 +27,13 @@ on() { # HOST NODE WORD ..: a rank's torchrun, which sees the processes of its h
     shift 2
     SSCC_RANKS_SECRET=$secret ip netns exec "$host" unshare --pid --fork --mount-proc --kill-child \
         "$python" -m torch.distributed.run --nnodes 2 --node-rank "$node" --nproc-per-node 1 --master-addr 10.77.0.1 \
-        --master-port 29500 -m sscc.compiler.cli "$@"
+        --master-port 29500 -m sscc.compiler.tools.commands.cli "$@"
 }
 
 on $two 1 "${line[@]}" --max-new-tokens 9 --json > "$scratch/other" 2>&1 &
 on $one 0 "${line[@]}" --max-new-tokens 9 --json > "$scratch/hosts"
 wait $!
-"$python" -m sscc.compiler.cli "${line[@]}" --max-new-tokens 9 --json > "$scratch/here"
+"$python" -m sscc.compiler.tools.commands.cli "${line[@]}" --max-new-tokens 9 --json > "$scratch/here"
 "$python" - "$scratch" <<'END'
 import json, sys
 hosts, here = (json.load(open(f"{sys.argv[1]}/{name}"))["tokens"] for name in ("hosts", "here"))

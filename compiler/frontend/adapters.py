@@ -35,7 +35,7 @@ from sscc.compiler.frontend.sources import (
     state_dict,
 )
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
-from sscc.runtime.quantization import Parts
+from sscc.runtime.support.quantization import Parts
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -43,15 +43,15 @@ from sscc.compiler.frontend.sources import (
     refuse_pointer,
     state_dict,
 )
+from sscc.compiler.frontend.special_tokens import stated_ends
 from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
-from sscc.compiler.frontend.tokens import stated_ends
 from sscc.compiler.frontend.tying import check_ties, possible_ties, untied, untied_as_stored
-from sscc.compiler.warning import SsccWarning, warn
+from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_formats.registry import ORDER, Encoding
-from sscc.runtime.quantization import Array
+from sscc.runtime.support.quantization import Array
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message

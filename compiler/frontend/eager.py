@@ -34,7 +34,7 @@ from sscc.compiler.frontend.query_selection import (
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.compiler.frontend.rules import scores_by
 from sscc.compiler.frontend.stateful import OperatorContext, computing
-from sscc.compiler.policy import Rule
+from sscc.compiler.options.policy import Rule
 from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits

@@ -15,7 +15,7 @@ from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Span
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.kept_positions import Kept, LayerKept, Reason
+from sscc.runtime.session.kept_positions import Kept, LayerKept, Reason
 
 BLOCK_BYTES = 64 << 20
 """Bytes of scores that are in memory at once."""

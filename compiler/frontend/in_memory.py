@@ -20,12 +20,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from sscc.compiler.frontend.checkpoint import Checkpoint, decoder_of, model_weights
 from sscc.compiler.frontend.construction import build_skeleton, build_whole, canonical_names, set_attention
-from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.model_config import causal_class, composite_class, quantization_of, read_config
 from sscc.compiler.frontend.probe import PROBE_SEED, PROBE_TOKENS, PROBE_TOLERANCE, difference
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.sources import DictSource
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer
+from sscc.compiler.frontend.untouched_model import load_model
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 
 

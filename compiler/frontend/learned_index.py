@@ -23,7 +23,7 @@ from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.operator import stated_context
 from sscc.compiler.frontend.recognition import MULTIPLICATIONS, PRODUCTS, recognise_in_layers
 from sscc.ir.errors import ErrorKind, UnsupportedError
-from sscc.ir.layer_state.streams import INDEX
+from sscc.ir.layer_state.row_streams import INDEX
 
 INFINITY = float("inf")
 TOPK_FIELDS = ("index_topk", "index_topk_blocks")

@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
-from sscc.compiler.warning import SsccWarning, warn
+from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.suggestions import similar_file
 from sscc.runtime.artifact.writer import is_artifact

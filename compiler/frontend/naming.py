@@ -29,7 +29,7 @@ from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.quantization import Parts
+from sscc.runtime.support.quantization import Parts
 
 _TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
 

@@ -7,20 +7,20 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
-from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.construction import set_attention
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
 from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
 from sscc.compiler.frontend.headless import Headed, around
-from sscc.compiler.frontend.loading import affordable, load_model
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.stateful import computing
-from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
-from sscc.compiler.policy import Rule
+from sscc.compiler.frontend.untouched_model import affordable, load_model
+from sscc.compiler.options.compile_options import DEFAULT_GOLDEN_TOKENS
+from sscc.compiler.options.policy import Rule
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import LayerKinds

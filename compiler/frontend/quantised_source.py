@@ -45,7 +45,7 @@ from sscc.ir.weight_formats.microscaling import BLOCKS, MXFP4_FORMAT, NVFP4_GROU
 from sscc.ir.weight_formats.registry import ORDER
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.reference.arrays import to_array
-from sscc.runtime.quantization import Parts, as_bytes
+from sscc.runtime.support.quantization import Parts, as_bytes
 
 Read = Callable[[str], torch.Tensor]
 Held = Mapping[str, TensorInfo]

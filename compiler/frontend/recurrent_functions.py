@@ -25,7 +25,7 @@ from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.recognition import recognise_in_layers
 from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_steps, recurring
 from sscc.ir.errors import ErrorKind, UnsupportedError
-from sscc.ir.layer_state.streams import RECURRENT
+from sscc.ir.layer_state.row_streams import RECURRENT
 
 Arguments = Mapping[str, Any]
 Compute = Callable[[RecurrentInputs], Tensor]

@@ -19,8 +19,8 @@ from sscc.compiler.frontend.capture import AttentionSizes
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only, source_line
-from sscc.compiler.policy import Policy, Rule, file_of, method_of, place_of
-from sscc.compiler.prompt import Prompt
+from sscc.compiler.options.policy import Policy, Rule, file_of, method_of, place_of
+from sscc.compiler.options.rule_prompt import Prompt
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.geometry import Geometry
 

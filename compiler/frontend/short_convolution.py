@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.recognition import recognise_in_layers
-from sscc.ir.layer_state.streams import INPUTS
+from sscc.ir.layer_state.row_streams import INPUTS
 
 Convolver = Callable[[Tensor, Tensor, "Tensor | None", int], Tensor]
 """Called as convolver(x [b, channels, s], weight [channels, 1, taps], bias, layer), returns [b, channels, s]."""

@@ -27,7 +27,7 @@ from sscc.ir.errors import ErrorKind, InputError, InternalError, UnsupportedErro
 from sscc.ir.weight_formats.ggml import FORMATS
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
-from sscc.runtime.quantization import Parts, as_bytes
+from sscc.runtime.support.quantization import Parts, as_bytes
 
 TensorInfo = tuple[tuple[int, ...], torch.dtype]  # shape, dtype
 

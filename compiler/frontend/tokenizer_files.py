@@ -14,8 +14,8 @@ import transformers
 from sscc.compiler.frontend.model_config import parse_json
 from sscc.compiler.frontend.tokenizer_folder import staged_tokenizer
 from sscc.ir.errors import ErrorKind, InputError, SsccError, quoted
-from sscc.runtime.chat_template import CONFIG_FILE, DEFAULT_NAME, TEMPLATE_FILE, ChatTemplate
-from sscc.runtime.generation_config import GENERATION_FILE
+from sscc.runtime.session.generation_config import GENERATION_FILE
+from sscc.runtime.text.chat_template import CONFIG_FILE, DEFAULT_NAME, TEMPLATE_FILE, ChatTemplate
 
 TOKENIZER_FILES = (
     "tokenizer.json",

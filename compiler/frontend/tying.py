@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.naming import RenamedSource
 from sscc.compiler.frontend.sources import TensorSource
-from sscc.compiler.warning import SsccWarning, warn
+from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
 
 COMPARED_ELEMENTS = 1 << 22

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.emit.emit import emit_program
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import is_runnable, module_session, signature_of, stored_layout
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import CheckError, ErrorKind, InputError, UnsupportedError, UsageError
@@ -22,11 +22,11 @@ from sscc.passes.base import Pass, run_passes, step_text
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
-from sscc.runtime.golden_replay import Difference, compare
-from sscc.runtime.session import Session
+from sscc.runtime.session.golden_replay import Difference, compare
+from sscc.runtime.session.session import Session
 
 
 class BisectionErrors(ErrorKind):

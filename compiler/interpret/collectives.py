@@ -7,8 +7,8 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, single
 from sscc.ir.collectives import grid_axes
+from sscc.runtime.backends.collectives.group import Ranks
 from sscc.runtime.backends.reference.collectives import part_of, summed
-from sscc.runtime.collectives.group import Ranks
 
 
 def handlers(ranks: Ranks) -> dict[str, Handler]:

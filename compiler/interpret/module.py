@@ -10,20 +10,20 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.interpret import (
-    cache,
     collectives,
     control,
     elementwise,
     experts,
-    index,
+    kv_cache,
+    learned_index,
     recurrence,
     stored_weights,
     structured,
     tensors,
 )
 from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction, handler_of
+from sscc.compiler.interpret.signatures import program_signature, query_heads
 from sscc.compiler.interpret.types import Types, shape_of
-from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.choices import SCORE
 from sscc.ir.collectives import grid_of
@@ -34,9 +34,9 @@ from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
+from sscc.runtime.backends.collectives.group import ALONE, Group, Ranks
 from sscc.runtime.backends.reference.arrays import ArrayInterpreter
-from sscc.runtime.collectives.group import ALONE, Group, Ranks
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 
 
 class EvaluatedModuleErrors(ErrorKind):
@@ -50,7 +50,7 @@ class EvaluatedModuleErrors(ErrorKind):
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", "decode", SCORE)
-_ALGORITHM = (cache, experts, index, recurrence, stored_weights)
+_ALGORITHM = (experts, kv_cache, learned_index, recurrence, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,
     **elementwise.HANDLERS,

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Several
-from sscc.compiler.interpret.cache import Operands, named
+from sscc.compiler.interpret.kv_cache import Operands, named
 from sscc.ir import operations
 from sscc.ir.opspec import executes
 

@@ -12,7 +12,7 @@ from sscc.ir import operations
 from sscc.ir.opspec import executes
 from sscc.ir.weight_formats.registry import format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.quantization import dequantize
+from sscc.runtime.support.quantization import dequantize
 
 
 class LookUpUndefinedErrors(UndefinedKind):

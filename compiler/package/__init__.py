@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sscc.compiler.api import compile, load
-    from sscc.compiler.llm import LLM, CompletionOutput, RequestOutput, SamplingParams
-    from sscc.compiler.options import CompileOptions
-    from sscc.compiler.policy import WHOLE_PROMPT, Policy, SnapStream
-    from sscc.compiler.prompt import Prompt
-    from sscc.compiler.quality.harness_model import harness_model
-    from sscc.compiler.result import CompileResult
+    from sscc.compiler.driver.api import compile, load
+    from sscc.compiler.driver.compile_result import CompileResult
+    from sscc.compiler.driver.llm import LLM, CompletionOutput, RequestOutput, SamplingParams
+    from sscc.compiler.options.compile_options import CompileOptions
+    from sscc.compiler.options.policy import WHOLE_PROMPT, Policy, SnapStream
+    from sscc.compiler.options.rule_prompt import Prompt
+    from sscc.compiler.tools.quality.harness_model import harness_model
     from sscc.ir.errors import (
         CheckError,
         InputError,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
         UsageError,
     )
     from sscc.ir.geometry import Geometry
-    from sscc.runtime.grammar import Grammar
-    from sscc.runtime.kept_positions import Kept, LayerKept, Reason
-    from sscc.runtime.sampling import Sampling
-    from sscc.runtime.session import Session, Snapshot
-    from sscc.runtime.tracing import Tracer
-    from sscc.runtime.watching import Observation, Watching
+    from sscc.runtime.session.kept_positions import Kept, LayerKept, Reason
+    from sscc.runtime.session.observing import Observation, Watching
+    from sscc.runtime.session.sampling import Sampling
+    from sscc.runtime.session.session import Session, Snapshot
+    from sscc.runtime.session.tracing import Tracer
+    from sscc.runtime.text.grammar import Grammar
 
 __version__ = "0.1.0"
 
@@ -74,21 +74,21 @@ __all__ = [
 ]
 
 _HOME = {
-    "sscc.compiler.api": ("compile", "load"),
-    "sscc.compiler.llm": ("LLM", "CompletionOutput", "RequestOutput", "SamplingParams"),
-    "sscc.compiler.options": ("CompileOptions",),
-    "sscc.compiler.policy": ("WHOLE_PROMPT", "Policy", "SnapStream"),
-    "sscc.compiler.prompt": ("Prompt",),
-    "sscc.compiler.quality.harness_model": ("harness_model",),
-    "sscc.compiler.result": ("CompileResult",),
+    "sscc.compiler.driver.api": ("compile", "load"),
+    "sscc.compiler.driver.llm": ("LLM", "CompletionOutput", "RequestOutput", "SamplingParams"),
+    "sscc.compiler.options.compile_options": ("CompileOptions",),
+    "sscc.compiler.options.policy": ("WHOLE_PROMPT", "Policy", "SnapStream"),
+    "sscc.compiler.options.rule_prompt": ("Prompt",),
+    "sscc.compiler.tools.quality.harness_model": ("harness_model",),
+    "sscc.compiler.driver.compile_result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
-    "sscc.runtime.grammar": ("Grammar",),
-    "sscc.runtime.kept_positions": ("Kept", "LayerKept", "Reason"),
-    "sscc.runtime.sampling": ("Sampling",),
-    "sscc.runtime.session": ("Session", "Snapshot"),
-    "sscc.runtime.tracing": ("Tracer",),
-    "sscc.runtime.watching": ("Observation", "Watching"),
+    "sscc.runtime.text.grammar": ("Grammar",),
+    "sscc.runtime.session.kept_positions": ("Kept", "LayerKept", "Reason"),
+    "sscc.runtime.session.sampling": ("Sampling",),
+    "sscc.runtime.session.session": ("Session", "Snapshot"),
+    "sscc.runtime.session.tracing": ("Tracer",),
+    "sscc.runtime.session.observing": ("Observation", "Watching"),
 }
 
 

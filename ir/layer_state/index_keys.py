@@ -11,7 +11,7 @@ from sscc.ir.geometry import PLAIN, Geometry
 from sscc.ir.layer_state.protocol import Array, Tensors
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 
 
 def index_geometry(geometry: Geometry, topk: int) -> Geometry:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from sscc.ir.geometry import PLAIN, Geometry, Span
 from sscc.ir.layer_state.protocol import Array, Tensors
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 

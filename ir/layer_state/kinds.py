@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sscc.ir.layer_state.index_keys import IndexKeys
 from sscc.ir.layer_state.inputs import Inputs
 from sscc.ir.layer_state.recurrent import Recurrent
+from sscc.ir.layer_state.row_streams import INDEX, INPUTS, RECURRENT, Stream
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.stateless import Stateless
-from sscc.ir.layer_state.streams import INDEX, INPUTS, RECURRENT, Stream
 
 _KINDS: dict[tuple[str, ...], type[Rows]] = {
     INDEX: IndexKeys,

@@ -10,7 +10,7 @@ import numpy as np
 from sscc.ir.errors import UsageError
 from sscc.ir.layer_state.kept import PositionReasons
 from sscc.ir.layer_state.recorded import Recorded
-from sscc.ir.layer_state.tensors import StateTensor
+from sscc.ir.layer_state.state_tensors import StateTensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Callable[[str], Array]

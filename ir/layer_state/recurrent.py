@@ -11,7 +11,7 @@ from sscc.ir.geometry import PLAIN, Geometry, Span
 from sscc.ir.layer_state.positionless import Positionless
 from sscc.ir.layer_state.protocol import Array, Tensors
 from sscc.ir.layer_state.recorded import Recorded
-from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 STATE_DTYPE = "f32"

@@ -20,6 +20,7 @@ from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec, codec_of
 from sscc.ir.layer_state.kept import PositionReasons, Reason
 from sscc.ir.layer_state.protocol import Array, Selected, Tensors, tensor_if_there
 from sscc.ir.layer_state.recorded import Recorded
+from sscc.ir.layer_state.row_streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.selectors import (
     LOG_SUM_EXP,
     OBSERVED,
@@ -31,9 +32,8 @@ from sscc.ir.layer_state.selectors import (
     QuerySelection,
     RowSelector,
 )
+from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.layer_state.stores import AllRows, ChosenRows, CompactRows, IndexedRows, PackedRows, RowStore
-from sscc.ir.layer_state.streams import Stream, is_latent, state_name
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes, landmark_width
-from sscc.ir.layer_state.tensors import Contents, Extent, ProgramSizes, StateTensor
+from sscc.ir.layer_state.state_tensors import Contents, Extent, ProgramSizes, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sscc.ir.layer_state.positionless import Positionless
-from sscc.ir.layer_state.tensors import StateTensor
+from sscc.ir.layer_state.state_tensors import StateTensor
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec
-from sscc.ir.layer_state.streams import Stream
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
+from sscc.ir.layer_state.row_streams import Stream
+from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 
 TOPK, FIRST = "topk", "first"
 """Numbers of a layer where layers have different budgets: how many positions it selects, and where its rows begin in

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sscc.ir.errors import ErrorKind, InputError, quoted
-from sscc.runtime.artifact.files import GOLDEN, open_file
+from sscc.runtime.artifact.artifact_files import GOLDEN, open_file
 from sscc.runtime.artifact.tensor_files import Array, read_tensors
 from sscc.runtime.artifact.writer import ArtifactWriter
 

@@ -20,7 +20,7 @@ from typing import Any
 from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, check_layers
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
-from sscc.ir.layer_state.streams import STREAMS_OF_A_GROUP, Stream
+from sscc.ir.layer_state.row_streams import STREAMS_OF_A_GROUP, Stream
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature

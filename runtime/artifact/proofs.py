@@ -1,6 +1,6 @@
 """Proofs of schedules, remembered: a program that was proved by these sources is not proved again.
 
-The proof of a program (`sscc.runtime.contract`) depends on its schedule, its signature and the sources of the validator
+The proof of a program (`contract`) depends on its schedule, its signature and the sources of the validator
 alone. Their sha256 is remembered in the user's cache, which nobody else can write.
 """
 
@@ -12,10 +12,10 @@ import sscc.ir
 import sscc.runtime
 from sscc.ir.files import sources_digest
 from sscc.ir.schedule import Program
+from sscc.runtime.artifact.contract import prove
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.contract import prove
-from sscc.runtime.remembered import Table
-from sscc.runtime.user_cache import UnsafeCacheError
+from sscc.runtime.support.remembered import Table
+from sscc.runtime.support.user_cache import UnsafeCacheError
 
 TABLE = Table("proved.json", 1000, "schedules are proved whenever they are opened")
 """Digests of proved programs; the values say nothing."""
@@ -28,7 +28,7 @@ def prove_once(program: Program, schedule: str, signature: Signature) -> None:
         schedule: sha256 (hex) of the file that the program was read from.
 
     Raises:
-        InputError: as `sscc.runtime.contract.prove`.
+        InputError: as `sscc.runtime.artifact.contract.prove`.
     """
     key = _key(schedule, signature)
     try:

@@ -12,7 +12,7 @@ from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.tensors import ProgramSizes
+from sscc.ir.layer_state.state_tensors import ProgramSizes
 from sscc.ir.sizes import format_bytes
 
 

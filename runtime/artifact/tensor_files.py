@@ -30,7 +30,7 @@ from sscc.ir.sharding import Cut
 from sscc.ir.sizes import ALIGNMENT
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.safetensors_file import TensorEntry, read_header
-from sscc.runtime.quantization import encode
+from sscc.runtime.support.quantization import encode
 
 SHARD_BYTES = 4 * 2**30
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -25,7 +25,7 @@ from sscc.ir.files import (
     sync_tree,
 )
 from sscc.ir.schedule import Program
-from sscc.runtime.artifact.files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
+from sscc.runtime.artifact.artifact_files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
 from sscc.runtime.artifact.manifest import FileRecord, Manifest
 from sscc.runtime.artifact.tensor_files import (
     SHARD_BYTES,

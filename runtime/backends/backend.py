@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from sscc.runtime.backends.collectives.group import ALONE, Group
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.collectives.group import ALONE, Group
 
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
     from sscc.runtime.artifact.tensor_files import Array, Packing

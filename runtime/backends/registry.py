@@ -1,7 +1,9 @@
-"""The backends there are, by name. Only the one that is asked for is imported."""
+"""The backends that can execute a program, by name. Only the one that is asked for is imported."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import ErrorKind, UsageError
@@ -17,17 +19,20 @@ class BackendErrors(ErrorKind):
 
 NATIVE, REFERENCE = BACKENDS = ("native", "reference")
 DEFAULT_BACKEND = NATIVE
+_CLASSES = {
+    NATIVE: "sscc.runtime.backends.cpu.backend:Cpu",
+    REFERENCE: "sscc.runtime.backends.reference.backend:Reference",
+}
+"""Module and class of each backend. They are imported by name, because backends stand above this module, and because
+torch, which the reference interpreter needs, takes seconds."""
 
 
 def backend(name: str, program: Program) -> Backend:
-    """The backend of that name for a program. Raises UsageError where there is none of that name."""
-    if name == NATIVE:
-        from sscc.runtime.backends.cpu.backend import Cpu
-
-        return Cpu(program)
+    """Return the backend of that name for a program. Raises UsageError if there is none."""
+    if name not in _CLASSES:
+        raise BackendErrors.UNKNOWN(name=name, known=BACKENDS)
     if name == REFERENCE:
         require(COMPILE, "the reference interpreter")
-        from sscc.runtime.backends.reference.backend import Reference  # imports torch, which takes seconds
-
-        return Reference(program)
-    raise BackendErrors.UNKNOWN(name=name, known=BACKENDS)
+    module, _, cls = _CLASSES[name].partition(":")
+    make: Callable[[Program], Backend] = getattr(importlib.import_module(module), cls)
+    return make(program)

@@ -4,7 +4,7 @@
 """
 
 from sscc.runtime.timing.entry import time_entry
-from sscc.runtime.timing.experts import ExpertReads, expert_reads
+from sscc.runtime.timing.expert_reads import ExpertReads, expert_reads
 from sscc.runtime.timing.result import KernelSummary, StageSummary, Timing
 from sscc.runtime.timing.trace import write_trace
 

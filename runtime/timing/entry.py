@@ -12,7 +12,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.operations import QueryAttention
 from sscc.ir.schedule import Launch, Program
 from sscc.ir.target import Target
-from sscc.runtime.scalars import executed, value_of
+from sscc.runtime.support.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
 from sscc.runtime.timing.result import LaunchTiming, Timing
 

@@ -25,7 +25,7 @@ from sscc.ir.schedule import (
     scalars,
 )
 from sscc.ir.target import Target
-from sscc.runtime.scalars import evaluate, executed, value_of
+from sscc.runtime.support.scalars import evaluate, executed, value_of
 from sscc.runtime.timing.cost import SECOND, Cost, CostModel
 from sscc.runtime.timing.replay import Link, StagePlan, replay
 from sscc.runtime.timing.result import KernelTiming, PipelineTiming, StageTiming

@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.support.trace_file import Event, complete, process_name, thread_name, trace_file, write_events
 from sscc.runtime.timing.replay import Recording, Span
 from sscc.runtime.timing.result import KernelTiming, LaunchTiming, PipelineTiming, Timing
-from sscc.runtime.trace_file import Event, complete, process_name, thread_name, trace_file, write_events
 
 
 class TimelineErrors(ErrorKind):

@@ -2,7 +2,7 @@
 schedules and with what executes them."""
 
 from sscc.runtime.validator.failure import Limits
-from sscc.runtime.validator.report import EntryReport, Report, Run
+from sscc.runtime.validator.findings import EntryReport, Report, Run
 from sscc.runtime.validator.validate import validate
 
 __all__ = ["EntryReport", "Limits", "Report", "Run", "validate"]

@@ -11,7 +11,7 @@ from sscc.ir import schedule as sch
 from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.kernels import Caller, check_loops, enter
 from sscc.runtime.validator.linear import ANY, Linear, Range, Scope
-from sscc.runtime.validator.pipeline import Bound, check_view, is_dense, linear_offset, may_meet, proved
+from sscc.runtime.validator.pipelines import Bound, check_view, is_dense, linear_offset, may_meet, proved
 from sscc.runtime.validator.regions import Region, covered, injective
 
 

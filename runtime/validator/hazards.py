@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from sscc.ir.schedule import Stage
 from sscc.runtime.validator.failure import Limits, ProofKind
+from sscc.runtime.validator.firing_counts import End, Streams, port_period, simulate
 from sscc.runtime.validator.linear import Linear, Scope
-from sscc.runtime.validator.pipeline import (
+from sscc.runtime.validator.pipelines import (
     PipelineView,
     PortFacts,
     StageFacts,
@@ -27,7 +28,6 @@ from sscc.runtime.validator.pipeline import (
     may_meet,
 )
 from sscc.runtime.validator.regions import FAR, Region, covered, injective
-from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
 
 
 class HazardProofErrors(ProofKind):

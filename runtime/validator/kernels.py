@@ -13,9 +13,10 @@ from sscc.ir.sizes import dense_strides
 from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
 from sscc.runtime.validator.failure import Bytes, Limits, ProofKind, check_numbers
+from sscc.runtime.validator.firing_counts import check_tokens
 from sscc.runtime.validator.hazards import check_hazards
 from sscc.runtime.validator.linear import Linear, Range, Scope
-from sscc.runtime.validator.pipeline import (
+from sscc.runtime.validator.pipelines import (
     Bound,
     PipelineView,
     PortFacts,
@@ -25,7 +26,6 @@ from sscc.runtime.validator.pipeline import (
 )
 from sscc.runtime.validator.regions import FAR, Region, covered, overlap
 from sscc.runtime.validator.streams import check_covers, check_rates, check_waits
-from sscc.runtime.validator.tokens import check_tokens
 
 
 class KernelProofErrors(ProofKind):

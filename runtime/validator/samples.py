@@ -13,11 +13,11 @@ from sscc.ir import schedule as sch
 from sscc.ir.errors import SsccError
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, Pair
 from sscc.runtime.validator.failure import Limits, ProofKind
+from sscc.runtime.validator.findings import Run
 from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts
 from sscc.runtime.validator.linear import evaluate, value_of
-from sscc.runtime.validator.pipeline import Bound, PortFacts
+from sscc.runtime.validator.pipelines import Bound, PortFacts
 from sscc.runtime.validator.regions import Region, covered, overlap
-from sscc.runtime.validator.report import Run
 
 
 class SampleProofErrors(ProofKind):

@@ -9,10 +9,10 @@ from math import prod
 from sscc.ir.choices import MAIN, ON_CHIP
 from sscc.ir.schedule import DTYPE_BYTES, Stage
 from sscc.runtime.validator.failure import Limits, ProofKind
+from sscc.runtime.validator.firing_counts import End, Streams
 from sscc.runtime.validator.linear import Linear
-from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset
+from sscc.runtime.validator.pipelines import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
-from sscc.runtime.validator.tokens import End, Streams
 
 
 class StreamProofErrors(ProofKind):

@@ -10,10 +10,10 @@ from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes, prove_entry
 from sscc.runtime.validator.failure import Limits, ProofKind
+from sscc.runtime.validator.findings import EntryReport, Report
 from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
-from sscc.runtime.validator.pipeline import Bound
+from sscc.runtime.validator.pipelines import Bound
 from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors
-from sscc.runtime.validator.report import EntryReport, Report
 from sscc.runtime.validator.samples import SampleRunner
 
 

@@ -17,7 +17,7 @@ models=("${@:-cortex-a72}")
 [ $# -gt 0 ] || models+=(neoverse-n1)
 "$here/make_root.sh" "$folder" >/dev/null
 cd "$folder"
-sscc=("$repo/.venv/bin/python" -m sscc.compiler.cli)
+sscc=("$repo/.venv/bin/python" -m sscc.compiler.tools.commands.cli)
 
 # Code is linked, and kept, by what is called cc.
 mkdir -p tools
@@ -44,11 +44,11 @@ for kind in ${KINDS:-f32 bf16 int8 int4}; do
   "${sscc[@]}" compile "$repo/tests/models/tiny" -o "$kind.rdu" "${options[@]}" -q
   expected=$("${sscc[@]}" run "$kind.rdu" --token-ids "$prompt" --max-new-tokens 16 --json 2>/dev/null | cut -d] -f1)
   for cpu in "${models[@]}"; do
-    if [ -e "$kind.rdu/golden" ] && ! on_arm "$cpu" -m sscc.compiler.cli run "$kind.rdu" --check >log 2>&1; then
+    if [ -e "$kind.rdu/golden" ] && ! on_arm "$cpu" -m sscc.compiler.tools.commands.cli run "$kind.rdu" --check >log 2>&1; then
       cat log
       failed=1
     fi
-    tokens=$(on_arm "$cpu" -m sscc.compiler.cli run "$kind.rdu" --token-ids "$prompt" --max-new-tokens 16 --json \
+    tokens=$(on_arm "$cpu" -m sscc.compiler.tools.commands.cli run "$kind.rdu" --token-ids "$prompt" --max-new-tokens 16 --json \
       2>log | cut -d] -f1) || cat log
     if [ -n "$tokens" ] && [ "$tokens" = "$expected" ]; then
       echo "$cpu, $kind: the tokens are those of this machine"

@@ -9,13 +9,13 @@ import torch
 
 from benchmarks import configs
 from benchmarks.configs import Compiled, published_bytes, render
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.admission import check_config, check_modules, model_context
 from sscc.compiler.frontend.capture import layer_count
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model, build_skeleton
 from sscc.compiler.frontend.distinct import find_kinds
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.schedule import Tensor
 
 PARAMETERS = {

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.quality import RUNS, block
 from benchmarks.table import replace_block
-from sscc.compiler.commands.eval import options_from
-from sscc.compiler.commands.parser import build_parser
+from sscc.compiler.tools.commands.eval import options_from
+from sscc.compiler.tools.commands.parser import build_parser
 
 ROOT = Path(__file__).parents[2]
 

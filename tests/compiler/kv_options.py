@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 from sscc.ir.geometry import Geometry
 
 CACHE = "--kv-sink 2 --kv-recent 5 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 48".split()

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedConfig, PreTrainedModel
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.stateful import OPERATORS
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.inspection.inspection import inspect_artifact
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
-from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session, interpreter_of
+from sscc.runtime.backends.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session, interpreter_of
 from tests.families import adapted, random_tokens
 from tests.native import native_interpreter
 

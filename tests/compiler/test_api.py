@@ -16,13 +16,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedTokenizerFast
 
 import sscc
-from sscc.compiler.api import CompileCallErrors
+from sscc.compiler.driver.api import CompileCallErrors
+from sscc.compiler.driver.llm import LlmErrors
 from sscc.compiler.frontend.in_memory import InMemoryErrors
-from sscc.compiler.llm import LlmErrors
-from sscc.compiler.options import OptionErrors
+from sscc.compiler.options.compile_options import OptionErrors
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.engine.constraints import ConstraintErrors
-from sscc.runtime.session import SessionErrors
+from sscc.runtime.serving.engine.constraints import ConstraintErrors
+from sscc.runtime.session.session import SessionErrors
 from tests.errors import like, raises
 from tests.tiny_configs import random_model
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformers import Llama4TextConfig, PreTrainedModel
 
-from sscc.compiler.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import operator, sparse_experts
 from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.probe import ProbeErrors
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.errors import SsccError, UnsupportedError
 from sscc.ir.geometry import Geometry, Span
 from tests.captures import exports_anew

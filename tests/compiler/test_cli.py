@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 import pytest
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.commands import doctor
-from sscc.compiler.commands.compile import CompileCommandErrors
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.options import OptionErrors
-from sscc.compiler.policy import PolicyErrors
-from sscc.compiler.quality.plan import EvaluationOptionErrors
-from sscc.compiler.versions import version_of
+from sscc.compiler.options.compile_options import OptionErrors
+from sscc.compiler.options.policy import PolicyErrors
+from sscc.compiler.options.versions import version_of
+from sscc.compiler.tools.commands import cli, doctor
+from sscc.compiler.tools.commands.compile import CompileCommandErrors
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.quality.evaluation_plan import EvaluationOptionErrors
 from sscc.ir import errors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.suggestions import ChoiceErrors
@@ -35,7 +34,7 @@ def likely(word: str) -> str:
 
 
 def sscc_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sscc.compiler.cli", *words]
+    command = [sys.executable, "-m", "sscc.compiler.tools.commands.cli", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
     )
@@ -211,7 +210,7 @@ class TestErrors:
     def test_closed_pipe_is_quiet(self) -> None:
         reader, writer = os.pipe()
         os.close(reader)
-        command = [sys.executable, "-m", "sscc.compiler.cli", "doctor", "--json"]
+        command = [sys.executable, "-m", "sscc.compiler.tools.commands.cli", "doctor", "--json"]
         with os.fdopen(writer, "wb") as stdout:
             result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
         assert (result.returncode, result.stderr) == (141, "")

@@ -12,28 +12,28 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.driver import CompilationErrors, compile_model
-from sscc.compiler.dumps import DumpErrors, read_dump
-from sscc.compiler.files import StdoutErrors
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.dumps import DumpErrors, read_dump
+from sscc.compiler.driver.preflight import PreflightErrors
+from sscc.compiler.driver.referred_checkpoints import ReferredCheckpointErrors
+from sscc.compiler.driver.sessions import open_session
 from sscc.compiler.frontend.checkpoint import CheckpointErrors
-from sscc.compiler.options import CompileOptions, OptionErrors
-from sscc.compiler.preflight import PreflightErrors
-from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
-from sscc.compiler.sessions import open_session
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
+from sscc.compiler.options.outputs import StdoutErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.builders import FunctionErrors
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import IrTextErrors, mlir
 from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError
 from sscc.ir.files import FileErrors
 from sscc.ir.levels import LevelErrors
-from sscc.passes.pipeline import PIPELINE
+from sscc.passes.pass_pipeline import PIPELINE
 from sscc.runtime.artifact import proofs
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactOutputErrors
-from sscc.runtime.backends.cpu import library
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.user_cache import CacheErrors, cache_folder
+from sscc.runtime.backends.cpu.plan import library
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.support.user_cache import CacheErrors, cache_folder
 from sscc.runtime.validator.kernels import KernelProofErrors
 from tests.errors import check, one_line, raises, reported
 from tests.limits import largest_file

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from transformers import DeepseekV3Config, MixtralConfig, PreTrainedConfig, Qwen2Config
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.loading import open_interpreter
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.driver.loading import open_interpreter
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.inspection.inspection import time_decode
 from sscc.ir.schedule import pipelines
 from sscc.ir.target import Target, load_target
 from sscc.ir.weight_formats.registry import format_named
 from sscc.passes import tile_stages
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.collectives.crew import simulated
-from sscc.runtime.collectives.group import thread_groups
-from sscc.runtime.inspection import time_decode
-from sscc.runtime.session import Session
+from sscc.runtime.backends.collectives.group import thread_groups
+from sscc.runtime.serving.ranks.crew import simulated
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests import tiny_configs
 from tests.families import LATENT, SHAPE
 from tests.targets import changed

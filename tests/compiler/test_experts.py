@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.eager import make_golden
-from sscc.compiler.frontend.loading import load_model
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.frontend.untouched_model import load_model
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.backends.cpu.weights import packed_weights
-from sscc.runtime.golden_replay import replay
-from sscc.runtime.session import Session
+from sscc.runtime.backends.cpu.plan.weights import packed_weights
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.golden_replay import replay
+from sscc.runtime.session.session import Session
 from tests.agreement import check_generation, check_levels
 from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, Compiler, feed, random_tokens
 from tests.torch_session import TorchSession

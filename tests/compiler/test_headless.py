@@ -18,10 +18,10 @@ from transformers import (
     VoxtralRealtimeTextConfig,
 )
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.headless import around, headed_class
 from sscc.compiler.frontend.probe import ProbeErrors
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
 from tests.agreement import eager_generate
 from tests.compiler.small_stacks import CONTEXT, SHAPE, fed, opened

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.testing.ir_cases import IrCaseErrors, WrongOutput, check_case, read_cases, run_commands, run_ir
+from sscc.compiler.tools.testing.ir_cases import IrCaseErrors, WrongOutput, check_case, read_cases, run_commands, run_ir
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.passes.pipeline import PassPipelineErrors
+from sscc.passes.pass_pipeline import PassPipelineErrors
 from tests.errors import raises
 
 FUNCTION = "func.func @f(%a: f32) -> f32 {\n  %0 = math.exp %a : !number\n  return %0 : f32\n}\n"

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import joining
-from sscc.compiler.joining import JoiningErrors, join, launched
 from sscc.ir.errors import RankError, UsageError
-from sscc.runtime.collectives.handshake import SECRET_VARIABLE, HandshakeErrors
-from sscc.runtime.collectives.processes import TransportErrors
-from sscc.runtime.user_cache import CacheErrors, cache_folder
+from sscc.runtime.backends.collectives.handshake import SECRET_VARIABLE, HandshakeErrors
+from sscc.runtime.backends.collectives.processes import TransportErrors
+from sscc.runtime.serving.ranks import joining
+from sscc.runtime.serving.ranks.joining import JoiningErrors, join, launched
+from sscc.runtime.support.user_cache import CacheErrors, cache_folder
 from tests.errors import raises
 from tests.fuzz.rank_messages import Marking
 
@@ -31,7 +31,7 @@ RANKS = 3
 SECRET = "0123456789abcdef0123456789abcdef"
 WORK = """
 import json, sys, time
-from sscc.compiler.joining import join
+from sscc.runtime.serving.ranks.joining import join
 from sscc.ir.errors import SsccError
 
 try:

@@ -12,8 +12,8 @@ import torch
 from sscc.compiler.frontend.eager import NO_SOURCES, EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.full_attention import needed
 from sscc.ir.geometry import Geometry
-from sscc.runtime.kept_positions import Kept, KeptPositionErrors, Reason
-from sscc.runtime.session import Session
+from sscc.runtime.session.kept_positions import Kept, KeptPositionErrors, Reason
+from sscc.runtime.session.session import Session
 from tests.errors import raises
 from tests.families import GEOMETRY, Compiler, random_model, random_tokens
 from tests.native import native_interpreter

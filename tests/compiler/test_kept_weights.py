@@ -18,17 +18,17 @@ import transformers
 from safetensors.torch import save_file
 
 import sscc
-from sscc.compiler import cli
+from sscc.compiler.driver.preflight import PreflightErrors
 from sscc.compiler.frontend.adapters import with_adapter
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.gguf.weights import GgufWeightErrors
-from sscc.compiler.frontend.loading import load_model
-from sscc.compiler.preflight import PreflightErrors
+from sscc.compiler.frontend.untouched_model import load_model
+from sscc.compiler.tools.commands import cli
 from sscc.ir.geometry import Geometry
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorErrors
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.compiler.frontend import published
 from tests.compiler.frontend.test_adapters import factors, save
 from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, is_quantised, write, write_config
@@ -488,8 +488,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import torch
-from sscc.compiler.checkpoint_tensors import checkpoint_reader
-from sscc.compiler.frontend import loading
+from sscc.compiler.frontend.checkpoint_tensors import checkpoint_reader
+from sscc.compiler.frontend import untouched_model as loading
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec, write_tensors

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.kv_rows import decode, encode
 from sscc.ir.levels import get_facts
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.golden_replay import compare, replay
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.golden_replay import compare, replay
 from tests.compiler.kv_options import compile_each
 from tests.errors import raises
 from tests.families import random_tokens

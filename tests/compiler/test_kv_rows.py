@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors
@@ -20,8 +20,8 @@ from sscc.ir.sizes import align
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest, ManifestErrors
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.golden_replay import replay
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
 from tests.errors import check, like, one_line, raises
 from tests.families import random_tokens

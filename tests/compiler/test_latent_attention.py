@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sscc.compiler.cli import main
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
-from sscc.compiler.inspection_words import described
-from sscc.compiler.options import CompileOptions, cache_options
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.golden_replay import replay
-from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.inspection.inspection import inspect_artifact
+from sscc.compiler.tools.inspection.inspection_words import described
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.golden_replay import replay
+from sscc.runtime.session.session import Session
 from tests.agreement import NEAR, check_compressed, check_definition, check_generation, check_levels
 from tests.families import GEOMETRY, LATENT, Compiler, random_tokens
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import algorithm, operator
 from sscc.compiler.frontend.eager import EagerSnapStream
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.inspection.inspection import inspect_artifact
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import LevelErrors
-from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import BATCH, CONTEXT, ROW, SHAPE, Artifacts, fed, loaded, opened
 from tests.errors import raises

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.layer_topk import LayerTopk, LayerTopkErrors
+from sscc.compiler.options.layer_topk import LayerTopk, LayerTopkErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from tests.errors import raises

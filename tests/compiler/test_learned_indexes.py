@@ -17,16 +17,16 @@ from transformers import (
     PreTrainedModel,
 )
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.chosen_rows import chosen_attention, index
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.learned_index import LearnedIndexErrors
 from sscc.compiler.frontend.stateful import OPERATORS
-from sscc.compiler.options import CompileOptions, cache_options
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.session import Session
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,

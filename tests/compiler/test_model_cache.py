@@ -9,14 +9,15 @@ from unittest import mock
 
 import pytest
 
-from sscc.compiler import cli, model_cache
-from sscc.compiler.commands.cache import KINDS, CacheCommandErrors
-from sscc.compiler.commands.models import ModelOptionErrors
+from sscc.compiler.driver import model_cache
+from sscc.compiler.driver.model_cache import ModelCacheErrors, ModelOptions, artifact_of, cached_models, is_model
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.compiler.model_cache import ModelCacheErrors, ModelOptions, artifact_of, cached_models, is_model
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.cache import KINDS, CacheCommandErrors
+from sscc.compiler.tools.commands.model_arguments import ModelOptionErrors
 from sscc.ir import extras
 from sscc.ir.errors import SsccError
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.compiler.commands.chatting import TEMPLATE
 from tests.errors import check, one_line, raises
 from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama

@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.layer_topk import LayerTopkErrors
-from sscc.compiler.options import CompileArguments, CompileOptions, OptionErrors, cache_options, options_of
+from sscc.compiler.options.compile_options import (
+    CompileArguments,
+    CompileOptions,
+    OptionErrors,
+    cache_options,
+    options_of,
+)
+from sscc.compiler.options.layer_topk import LayerTopkErrors
 from sscc.ir.choices import OPT_LEVELS
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.ir.target import TargetErrors
-from sscc.passes import pipeline
+from sscc.passes import pass_pipeline as pipeline
 from tests.errors import raises
 
 MODEL = Path("some/model-1.5b")

@@ -12,23 +12,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sscc.compiler.driver.packaging import PackagingErrors, write_artifact
+from sscc.compiler.driver.referred_checkpoints import ReferredCheckpointErrors, remember
+from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.driver.weight_cache import WeightCacheErrors
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.packaging import PackagingErrors, write_artifact
-from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors, remember
-from sscc.compiler.sessions import open_session
-from sscc.compiler.signatures import program_signature
-from sscc.compiler.weight_cache import WeightCacheErrors
+from sscc.compiler.interpret.signatures import program_signature
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, Tensor
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import Array, TensorErrors
-from sscc.runtime.session import Session
-from sscc.runtime.user_cache import HINT, WEIGHTS
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.user_cache import HINT, WEIGHTS
 from tests.errors import raises
 from tests.limits import largest_file
 from tests.runtime.session_program import session_program

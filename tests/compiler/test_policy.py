@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.commands.eval import EvalCommandErrors
-from sscc.compiler.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
 from sscc.compiler.frontend.rules import RuleErrors, capture_rule, end_of_prompt
-from sscc.compiler.options import CompileOptions, OptionErrors
-from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
+from sscc.compiler.options.policy import Policy, PolicyErrors, Rule, policy_of
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.eval import EvalCommandErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.passes.attended import ThreadCacheErrors

@@ -10,7 +10,7 @@ import pytest
 
 import sscc
 from sscc.ir.geometry import Geometry
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 from tests.compiler.small_stacks import check_continued, opened
 from tests.families import Compiler
 from tests.native import native_interpreter

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import driver
-from sscc.compiler.driver import CompilationErrors, compile_model
+from sscc.compiler.driver import driver
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.preflight import PreflightErrors
 from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint
-from sscc.compiler.frontend.tokens import TokenErrors
-from sscc.compiler.layer_topk import LayerTopkErrors
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.preflight import PreflightErrors
+from sscc.compiler.frontend.special_tokens import TokenErrors
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.layer_topk import LayerTopkErrors
 from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError
 from sscc.ir.files import FileErrors
-from sscc.passes.pipeline import PassPipelineErrors
-from sscc.runtime.artifact.files import MANIFEST
+from sscc.passes.pass_pipeline import PassPipelineErrors
+from sscc.runtime.artifact.artifact_files import MANIFEST
 from tests.errors import check
 from tests.models.tiny_llama import END, byte_tokenizer, save_tiny_llama
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.progress import bar, prompt_bar, silenced, status
-from sscc.ir.stages import REST, Stages, recorded, stage
+from sscc.compiler.options.progress import bar, prompt_bar, silenced, status
+from sscc.compiler.tools.commands import cli
+from sscc.ir.stopwatch import REST, Stopwatch, recorded, timed
 from tests.models.tiny_llama import save_tiny_llama
 
 
@@ -76,10 +76,10 @@ def test_nothing_is_drawn_elsewhere() -> None:
 def test_stages_have_what_is_theirs_alone() -> None:
     names: list[str] = []
     began = time.perf_counter()
-    with recorded(Stages(began, names.append)) as stages, stage("outer"):
-        with stage("inner"):
+    with recorded(Stopwatch(began, names.append)) as stages, timed("outer"):
+        with timed("inner"):
             time.sleep(0.02)
-        with stage("inner"), recorded(Stages()) as same:
+        with timed("inner"), recorded(Stopwatch()) as same:
             time.sleep(0.02)
     seconds = stages.seconds()
     assert same is stages
@@ -87,7 +87,7 @@ def test_stages_have_what_is_theirs_alone() -> None:
     assert seconds["inner"] >= 0.04 > seconds["outer"]
     assert sum(seconds.values()) <= time.perf_counter() - began
     assert names == ["outer", "inner", "outer", "inner", "outer", REST]
-    with stage("unrecorded"):
+    with timed("unrecorded"):
         pass
     assert "unrecorded" not in stages.seconds()
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.options import OptionErrors
+from sscc.compiler.options.compile_options import OptionErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.operations import Dequantize
@@ -25,11 +25,11 @@ from sscc.ir.schedule import Body, Product, Program, pipelines
 from sscc.ir.weight_formats.groups import GroupFormatErrors
 from sscc.ir.weight_formats.registry import Encoding, format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.passes.pipeline import PassPipelineErrors
-from sscc.runtime.artifact.reading import Artifact
+from sscc.passes.pass_pipeline import PassPipelineErrors
 from sscc.runtime.artifact.tensor_files import TensorErrors
-from sscc.runtime.quantization import round_trip
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.quantization import round_trip
 from tests.errors import check, one_line, raises
 from tests.families import Compiler, random_model, random_tokens
 from tests.oracles.independent import IndependentSnapStream

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import torch
 
-from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerQuerySelection
-from sscc.compiler.options import CompileOptions, OptionErrors
-from sscc.compiler.policy import PolicyErrors
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
+from sscc.compiler.options.policy import PolicyErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors, Span
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.backends.cpu.features import GENERIC
-from sscc.runtime.backends.cpu.plan import PlanArgument, PlanRun
-from sscc.runtime.backends.cpu.planner import plan_program
-from sscc.runtime.golden_replay import replay
+from sscc.runtime.backends.cpu.codegen.features import GENERIC
+from sscc.runtime.backends.cpu.plan.plan import PlanArgument, PlanRun
+from sscc.runtime.backends.cpu.plan.planner import plan_program
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.golden_replay import replay
 from sscc.runtime.timing.entry import TimingErrors
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, fed, loaded, opened
 from tests.compiler.test_windows import eager_model, random_model

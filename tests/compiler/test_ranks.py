@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from torch_mlir import ir
 
-from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.emit.emit import emit_program
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.levels import set_target
@@ -18,20 +18,20 @@ from sscc.ir.operations import DecodeAttention
 from sscc.ir.schedule import Program
 from sscc.ir.target import Target, load_target
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import pipeline_of
+from sscc.passes.pass_pipeline import pipeline_of
 from sscc.passes.shard import Shard
+from sscc.runtime.artifact.contract import prove
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.collectives.crew import simulated
-from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
-from sscc.runtime.contract import prove
-from sscc.runtime.kept_rows import KeptRowErrors
-from sscc.runtime.session import Session
+from sscc.runtime.serving.ranks.crew import simulated
+from sscc.runtime.session.kept_rows import KeptRowErrors
+from sscc.runtime.session.session import Session
 from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, weights
 from tests.errors import raises
 from tests.passes.test_shard import imported

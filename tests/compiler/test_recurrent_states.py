@@ -22,16 +22,16 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_steps
 from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionErrors, _Found, check_function
-from sscc.compiler.options import CompileOptions, cache_options
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.engine.engine import Engine
-from sscc.runtime.engine.request import Request
-from sscc.runtime.session import Session
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.serving.engine.engine import Engine
+from sscc.runtime.serving.engine.request import Request
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,

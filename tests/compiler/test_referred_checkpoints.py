@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler import referred_checkpoints
-from sscc.compiler.referred_checkpoints import (
+from sscc.compiler.driver import referred_checkpoints
+from sscc.compiler.driver.referred_checkpoints import (
     ReferredCheckpointErrors,
     ReferredCheckpointWarnings,
     check_referable,
     recalled,
     remember,
 )
-from sscc.compiler.warning import collecting
+from sscc.compiler.options.warning import collecting
 from sscc.ir.errors import SsccError
-from sscc.runtime.user_cache import CacheErrors
+from sscc.runtime.support.user_cache import CacheErrors
 from tests.errors import check, raises
 
 DIGEST = "0123456789abcdef" * 4

@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sscc.compiler import ranks
-from sscc.compiler.cli import main
-from sscc.compiler.commands.bench import step_bytes
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.driver import compile_model
-from sscc.compiler.loading import open_interpreter
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.sessions import open_session
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.driver.loading import open_interpreter
+from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.commands.bench import step_bytes
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.inspection.inspection import inspect_artifact
 from sscc.ir.errors import SsccError
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.collectives.crew import CrewErrors, simulated
-from sscc.runtime.collectives.group import thread_groups
-from sscc.runtime.collectives.links import LinkErrors
-from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.kept_rows import KeptRows
-from sscc.runtime.session import Session, Snapshot
+from sscc.runtime.backends.collectives.group import thread_groups
+from sscc.runtime.backends.collectives.links import LinkErrors
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request
+from sscc.runtime.serving.ranks import starting as ranks
+from sscc.runtime.serving.ranks.crew import CrewErrors, simulated
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.kept_rows import KeptRows
+from sscc.runtime.session.session import Session, Snapshot
 from tests.compiler.test_joining import listeners
 from tests.errors import check, one_line, raises
 from tests.models.tiny_llama import save_tiny_llama
@@ -220,7 +220,8 @@ def test_ranks_that_torchrun_starts(artifact: Artifact, capfd: pytest.CaptureFix
     """They meet at a socket of the user's."""
     line = ["run", str(artifact.path), "--token-ids", ",".join(map(str, PROMPT)), "--max-new-tokens", "5", "--json",
             "--ignore-eos", "--transport", "sockets"]  # fmt: skip
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "-m", "sscc.compiler.cli", *line]
+    program = ["-m", "sscc.compiler.tools.commands.cli", *line]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), *program]
     done = subprocess.run([sys.executable, *launcher], capture_output=True, text=True, timeout=120, check=True)
     assert main(line[:-2]) == 0
     assert json.loads(done.stdout)["tokens"] == json.loads(capfd.readouterr().out)["tokens"]

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad, scaled_dot_product_attention, silu
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import stateful  # noqa: F401 - registers the operators
 from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
-from sscc.compiler.options import CompileOptions, cache_options
-from sscc.runtime.artifact.reading import Artifact
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
-from sscc.runtime.session import Session, interpreter_of
+from sscc.runtime.backends.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session, interpreter_of
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, EVERYTHING, SMALL, fed, loaded, opened
 from tests.errors import check, one_line

@@ -13,13 +13,13 @@ import torch
 from torch.nn.functional import conv1d
 from transformers import Lfm2Config, PreTrainedConfig, PreTrainedModel
 
-from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.short_convolution import ConvolutionRecogniser, convolved, convolving
-from sscc.compiler.options import CompileOptions, cache_options
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.session import Session
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PreTrainedConfig
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import probe
 from sscc.compiler.frontend.probe import ProbeErrors
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
 from tests.compiler.small_stacks import SHAPE, fed, opened
 from tests.errors import raises

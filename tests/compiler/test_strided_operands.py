@@ -10,7 +10,7 @@ import torch
 from transformers import FalconConfig, FalconForCausalLM
 
 import sscc
-from sscc.compiler.backend.layout import gathered
+from sscc.compiler.emit.layout import gathered
 from sscc.ir import schedule as sch
 from sscc.ir.errors import InternalError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sscc.compiler.warning import SsccWarning, collecting, warn
+from sscc.compiler.options.warning import SsccWarning, collecting, warn
 from sscc.ir.errors import ErrorKind
 from tests.errors import check
 

@@ -15,10 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.compiler.weight_cache import WeightCacheErrors, pack_weights, packed_ahead, packed_weights
+from sscc.compiler.driver.weight_cache import WeightCacheErrors, pack_weights, packed_ahead, packed_weights
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors, file_digest
-from sscc.runtime import verification
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.tensor_files import (
     Array,
@@ -30,7 +29,8 @@ from sscc.runtime.artifact.tensor_files import (
     reading,
     specs_of,
 )
-from sscc.runtime.user_cache import CacheErrors
+from sscc.runtime.support import verification
+from sscc.runtime.support.user_cache import CacheErrors
 from tests.errors import raises
 
 CHECKPOINT = {

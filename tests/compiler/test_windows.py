@@ -22,15 +22,15 @@ from transformers import (
 )
 from transformers.models.mistral import modeling_mistral
 
-from sscc.compiler import cli
-from sscc.compiler.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.probe import ProbeErrors
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.inspection.inspection import inspect_artifact
 from sscc.ir.geometry import Span
-from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,

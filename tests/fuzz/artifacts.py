@@ -13,7 +13,7 @@ from typing import Any
 
 from sscc.ir.errors import SsccError
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.fuzz.harness import Finding, Target
 
 PROMPT = (5, 3, 250, 17, 44, 9, 9, 81, 200, 33, 7, 12, 60, 2, 31, 8, 77, 104, 1, 250)
@@ -286,10 +286,10 @@ class Artifacts(Target):
 
     def _execute(self, path: Path) -> list[int]:
         """What `sscc run`, `serve` and `inspect` read of an artifact. Returns its tokens."""
-        from sscc.compiler.commands.engines import tokenizer_and_template
-        from sscc.compiler.sessions import open_session
-        from sscc.runtime.inspection import inspect_artifact
-        from sscc.runtime.text import decode, encode
+        from sscc.compiler.driver.sessions import open_session
+        from sscc.compiler.tools.commands.engines import tokenizer_and_template
+        from sscc.compiler.tools.inspection.inspection import inspect_artifact
+        from sscc.runtime.text.tokenizer import decode, encode
 
         artifact = Artifact.load(path)
         tokenizer, template = tokenizer_and_template(artifact)
@@ -348,8 +348,8 @@ def compiled(folder: Path, **options: Any) -> Path:
     Args:
         options: of the compilation, besides.
     """
-    from sscc.compiler.driver import compile_model
-    from sscc.compiler.options import CompileOptions
+    from sscc.compiler.driver.driver import compile_model
+    from sscc.compiler.options.compile_options import CompileOptions
     from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
 
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}

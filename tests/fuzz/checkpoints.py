@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 import torch
 
 from examples.own_decoder import Decoder, export
-from sscc.compiler.driver import compile_model
-from sscc.compiler.dumps import read_dump
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.driver.dumps import read_dump
 from sscc.compiler.frontend.admission import check_config, check_modules
 from sscc.compiler.frontend.checkpoint import check_names, open_checkpoint, pack
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.model_config import model_context
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.context import mlir
 from sscc.ir.errors import SsccError
 from sscc.ir.levels import get_facts, get_kinds, get_looping, get_target, passes_done

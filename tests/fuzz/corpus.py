@@ -120,7 +120,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
     from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
     import sscc
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.session.artifact import Artifact
 
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": recipe.layers}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch
 
-from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.emit.emit import emit_program
 from sscc.compiler.frontend.capture import capture
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.importer import import_capture
 from sscc.compiler.interpret.module import signature_of
@@ -21,15 +21,15 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, set_target
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import PIPELINES
+from sscc.passes.pass_pipeline import PIPELINES
+from sscc.runtime.artifact.contract import Protocol
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.contract import Protocol
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.lowering import slow_machine

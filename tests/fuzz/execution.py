@@ -18,14 +18,14 @@ from sscc.ir.errors import ErrorKind, InputError, RankError, UsageError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.target import load_target
+from sscc.runtime.artifact.contract import prove
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.backends.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import NativeCode
+from sscc.runtime.backends.cpu.plan.library import NativeCode
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
-from sscc.runtime.contract import prove
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
 

@@ -83,7 +83,7 @@ class Listings(Target):
         return f"{words[0]}: {'shown' if code == 0 else f'exit code {code}'}"
 
     def _shown(self, words: list[str], case: Path) -> tuple[int, str, str]:
-        from sscc.compiler import cli
+        from sscc.compiler.tools.commands import cli
 
         given = [word.replace("CASE", str(case)).replace("BASE", str(self._base)) for word in words]
         out, err, stdout = _Terminal(), _Terminal(), sys.stdout

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.emit.emit import emit_program
 from sscc.compiler.interpret.module import ModuleInterpreter
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import CheckError, InputError, InternalError, SsccError, UnsupportedError
@@ -18,10 +18,10 @@ from sscc.ir.schedule import Program
 from sscc.ir.target import Target
 from sscc.passes.base import run_passes
 from sscc.passes.outline_kernels import OutlineKernels
-from sscc.passes.pipeline import PIPELINES
+from sscc.passes.pass_pipeline import PIPELINES
+from sscc.runtime.backends.cpu.codegen.refusal import NoNativeCode
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.refusal import NoNativeCode
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.validator import validate

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.choices import Tier
-from sscc.runtime.backends.cpu.plan import OPS
+from sscc.runtime.backends.cpu.plan.plan import OPS
 
 Json = Any
 Path = tuple[str | int, ...]

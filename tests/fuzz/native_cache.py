@@ -8,13 +8,14 @@ from __future__ import annotations
 from unittest import mock
 
 from sscc.ir.schedule import Program
-from sscc.runtime.backends.cpu import bodies, draft
-from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.library import NativeCode
-from sscc.runtime.backends.cpu.mlir import Module
-from sscc.runtime.backends.cpu.planner import plan_program
+from sscc.runtime.backends.cpu.codegen import bodies
+from sscc.runtime.backends.cpu.codegen.checks import CheckedModule, Violations
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import Module
+from sscc.runtime.backends.cpu.plan import draft
+from sscc.runtime.backends.cpu.plan.library import NativeCode
+from sscc.runtime.backends.cpu.plan.planner import plan_program
 
 
 class NativeCache:

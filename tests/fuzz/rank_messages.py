@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sscc.ir.errors import RankError
-from sscc.runtime.collectives import messages
-from sscc.runtime.collectives.crew import VOCABULARY, Word
-from sscc.runtime.collectives.links import Link
-from sscc.runtime.kept_rows import CopySlot, Drop, PutCopy, ReadChunks, WriteChunks
+from sscc.runtime.backends.collectives import rank_messages as messages
+from sscc.runtime.backends.collectives.links import Link
+from sscc.runtime.serving.ranks.crew import VOCABULARY, Word
+from sscc.runtime.session.kept_rows import CopySlot, Drop, PutCopy, ReadChunks, WriteChunks
 from tests.fuzz.harness import Finding, Target
 from tests.runtime.fake import SIGNATURE
 

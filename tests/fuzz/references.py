@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sscc.ir.errors import SsccError
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.fuzz.artifacts import NEW_TOKENS, PROMPT, DamagedArtifact, compiled, refusal
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.opened_files import opened_files
@@ -103,7 +103,7 @@ class References(Target):
         return {"session": self._session, "describe": _describe, "needed": _needed, "print": _print}
 
     def _session(self, path: Path) -> list[int]:
-        from sscc.compiler.sessions import open_session
+        from sscc.compiler.driver.sessions import open_session
 
         session = open_session(Artifact.load(path), threads=1)
         try:
@@ -113,8 +113,8 @@ class References(Target):
 
 
 def _describe(path: Path) -> None:
-    from sscc.compiler.commands.engines import tokenizer_and_template
-    from sscc.runtime.inspection import inspect_artifact
+    from sscc.compiler.tools.commands.engines import tokenizer_and_template
+    from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
     artifact = Artifact.load(path)
     tokenizer_and_template(artifact)
@@ -123,13 +123,13 @@ def _describe(path: Path) -> None:
 
 
 def _needed(path: Path) -> None:
-    from sscc.compiler.needed import checkpoint_of
+    from sscc.compiler.tools.inspection.needed import checkpoint_of
 
     checkpoint_of(Artifact.load(path), None)
 
 
 def _print(path: Path) -> None:
-    from sscc.compiler import cli
+    from sscc.compiler.tools.commands import cli
 
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as err:
         code = cli.main(["print", str(path)])

@@ -28,11 +28,11 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.selectors import LANDMARKS, RESIDENT, RESIDENT_PLACES
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.engine import Outcome, PrefillError, Received
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.server.prefill_servers import PrefillServers
-from sscc.runtime.session import Session
-from sscc.runtime.slot_message import SlotMessage
+from sscc.runtime.serving.engine import Outcome, PrefillError, Received
+from sscc.runtime.serving.server.prefill_servers import PrefillServers
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.slot_message import SlotMessage
 from tests.fuzz.harness import Finding, Target
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 from tests.runtime.signatures import altered

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.backend import bodies
-from sscc.runtime.backends.cpu.bodies import NativeBodyErrors
+from sscc.compiler.emit import bodies
+from sscc.runtime.backends.cpu.codegen.bodies import NativeBodyErrors
 from tests.fuzz import lowering
 from tests.fuzz.graphs import Graphs
 from tests.fuzz.harness import Finding, Target

@@ -9,7 +9,7 @@ import pytest
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup, check_layers
 from sscc.ir.geometry import Geometry, GeometryErrors, Span
-from sscc.ir.layer_state.streams import Stream
+from sscc.ir.layer_state.row_streams import Stream
 from tests.errors import raises
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)

@@ -11,9 +11,9 @@ import pytest
 
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.layer_state.kept import Reason
+from sscc.ir.layer_state.row_streams import Stream
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.streams import Stream
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes
+from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 SIZES = ProgramSizes(batch=3, chunk=8, dtype="f32", max_context=20)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
+from sscc.compiler.tools.commands.cli import main
 from sscc.ir.choices import TIERS
 from sscc.ir.errors import ErrorKind
 from sscc.ir.file_form import RecordErrors

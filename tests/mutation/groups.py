@@ -44,7 +44,7 @@ GROUPS: dict[str, MutantGroup] = {
         ),
     ),
     "backend": MutantGroup(
-        ("compiler/backend/*.py",),
+        ("compiler/emit/*.py",),
         ("tests/compiler/backend/test_NAME.py",),
         (
             ("tests/compiler/backend",),
@@ -78,7 +78,7 @@ GROUPS: dict[str, MutantGroup] = {
         ),
     ),
     "engine": MutantGroup(
-        ("runtime/engine/*.py",),
+        ("runtime/serving/engine/*.py",),
         ("tests/runtime/engine/test_NAME.py",),
         (
             ("tests/runtime/engine/test_engine.py", "tests/runtime/engine/test_executor.py",

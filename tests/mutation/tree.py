@@ -56,7 +56,7 @@ class Tree:
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif source.exists():
                 shutil.copy(source, folder / name)
-        module = importlib.util.find_spec("sscc.runtime._native")
+        module = importlib.util.find_spec("sscc.runtime.support._native")
         if module is not None and module.origin is not None:
             shutil.copy(module.origin, folder / "runtime")
         package = folder / "links" / "sscc"

@@ -8,21 +8,21 @@ from tempfile import TemporaryDirectory
 
 from torch_mlir import ir
 
-from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.emit.emit import emit_program
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, get_looping, passes_done, set_facts
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import passes_between
+from sscc.passes.pass_pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 from sscc.runtime.validator import validate
 from tests.compiler.interpret.models import weights
 from tests.families import random_model

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.compiler.backend.emit import _tables
-from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.emit.emit import _tables
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry

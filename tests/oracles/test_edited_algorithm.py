@@ -16,24 +16,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.emit.emit import emit_program
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import module_session, signature_of, stored_layout
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import passes_done
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import passes_between
+from sscc.passes.pass_pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 from tests.compiler.interpret.models import weights
 from tests.oracles.test_compact_indexed import FAMILY, GEOMETRY, NO_SINK, lowered, outputs
 from tests.torch_session import TorchSession

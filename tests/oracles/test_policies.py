@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.policy import Rule, policy_of
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.policy import Rule, policy_of
 from sscc.ir.schedule import DTYPE_BYTES
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, GEMMA3, SHAPE, fed, loaded, opened, random_model
 from tests.families import random_tokens

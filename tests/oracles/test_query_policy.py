@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend import algorithm, query_selection
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.eager import EagerQuerySelection
-from sscc.compiler.interpret import cache as evaluator
+from sscc.compiler.interpret import kv_cache as evaluator
 from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.interpret.types import Types
 from sscc.ir.context import mlir

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.compiler.testing.ir_cases import run_ir
+from sscc.compiler.tools.testing.ir_cases import run_ir
 
 MODULE = """
 #heads = affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>

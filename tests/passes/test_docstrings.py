@@ -15,8 +15,8 @@ import textwrap
 
 import pytest
 
-from sscc.compiler.testing.ir_cases import run_ir
-from sscc.passes.pipeline import REGISTRY
+from sscc.compiler.tools.testing.ir_cases import run_ir
+from sscc.passes.pass_pipeline import REGISTRY
 
 MODULE = """module attributes {{
   kv.geometry = {{sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg",

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sscc.compiler.testing.ir_cases import run_ir
+from sscc.compiler.tools.testing.ir_cases import run_ir
 from sscc.ir.context import mlir, parse_module
 from sscc.passes.base import TIDYING, run_upstream
 from tests.fuzz import near_misses

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from torch_mlir import ir
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.levels import LEGAL_DIALECTS, get_level
 from sscc.ir.weight_formats.registry import parse_format
 from sscc.passes.base import Pass, PassErrors, check_levels, run_passes
-from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_of
+from sscc.passes.pass_pipeline import PIPELINES, REGISTRY, pipeline_of
 from sscc.passes.shard import Shard
 from sscc.passes.upstream import UPSTREAM
 from tests.errors import raises

@@ -16,7 +16,7 @@ from sscc.ir.levels import set_target, walk
 from sscc.ir.sizes import align
 from sscc.ir.target import load_target
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import parse_pipeline
+from sscc.passes.pass_pipeline import parse_pipeline
 from sscc.passes.place_stages import PlaceStagesErrors
 from sscc.passes.stage_work import points_of
 from tests.errors import raises

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch_mlir import ir
 from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.interpret.module import module_session, stored_layout
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
@@ -29,12 +29,12 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_formats.registry import Encoding, parse_format
 from sscc.passes.base import run_passes
 from sscc.passes.build_entries import BuildEntries
-from sscc.passes.pipeline import pipeline_of
+from sscc.passes.pass_pipeline import pipeline_of
 from sscc.passes.shard import Shard, ShardErrors
+from sscc.runtime.backends.collectives.group import ALONE, Group, GroupErrors, ThreadGroup, run_ranks, thread_groups
 from sscc.runtime.backends.reference.arrays import to_tensors
-from sscc.runtime.collectives.group import ALONE, Group, GroupErrors, ThreadGroup, run_ranks, thread_groups
-from sscc.runtime.quantization import encode
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.quantization import encode
 from tests import tiny_configs
 from tests.compiler.interpret.models import GEOMETRY, PROMPT, SLOT, TOKENS, shape_options, weights_of
 from tests.errors import raises

@@ -11,8 +11,8 @@ from sscc.ir.dialects import df
 from sscc.ir.levels import set_level, set_target, walk
 from sscc.ir.sizes import TILE_ROWS
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import parse_pipeline
-from sscc.runtime.backends.cpu.features import LANES
+from sscc.passes.pass_pipeline import parse_pipeline
+from sscc.runtime.backends.cpu.codegen.features import LANES
 from tests.targets import changed
 
 KERNEL = """

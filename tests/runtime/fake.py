@@ -10,7 +10,7 @@ import numpy as np
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.session import Session
+from sscc.runtime.session.session import Session
 from tests.runtime.signatures import altered, uniform
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)

@@ -29,7 +29,7 @@ from sscc.ir.schedule import (
 )
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import NativeCode, make_code
+from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from tests.errors import raises

@@ -7,7 +7,7 @@ from typing import Any
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.geometry import Geometry
-from sscc.ir.layer_state.streams import Stream
+from sscc.ir.layer_state.row_streams import Stream
 from sscc.runtime.artifact.signature import Signature
 
 

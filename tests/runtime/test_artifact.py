@@ -34,12 +34,10 @@ from sscc.ir.schedule import (
     Vector,
     View,
 )
-from sscc.runtime.artifact import files as artifact_files
-from sscc.runtime.artifact import reading as artifact_module
-from sscc.runtime.artifact.files import ArtifactFileErrors
+from sscc.runtime.artifact import artifact_files
+from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import FORMAT_VERSION, FileRecord, Manifest, ManifestErrors, WeightsRecord
-from sscc.runtime.artifact.reading import Artifact, ArtifactErrors
 from sscc.runtime.artifact.safetensors_file import SafetensorsErrors
 from sscc.runtime.artifact.tensor_files import (
     SHARD_BYTES,
@@ -62,8 +60,10 @@ from sscc.runtime.artifact.writer import ArtifactOutputErrors, ArtifactWriter, i
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.arrays import to_array
 from sscc.runtime.backends.reference.backend import Reference
-from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.verification import VerificationErrors
+from sscc.runtime.session import artifact as artifact_module
+from sscc.runtime.session.artifact import Artifact, ArtifactErrors
+from sscc.runtime.support.verification import VerificationErrors
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.errors import raises
 from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE

@@ -12,7 +12,7 @@ import pytest
 from sscc.ir import files
 from sscc.ir.errors import OutputError
 from sscc.runtime.artifact import writer as artifact_writer
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.faults import CODES, fails, faults, killed_at, slows
 from tests.runtime.test_artifact import contents, write
 

@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.errors import InputError
 from sscc.runtime.artifact import proofs
-from sscc.runtime.artifact.files import MANIFEST
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.artifact_files import MANIFEST
+from sscc.runtime.session.artifact import Artifact
 from tests.families import Compiler
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sscc.compiler.weight_cache import packed_weights
+from sscc.compiler.driver.weight_cache import packed_weights
 from sscc.ir.errors import OutputError
 from sscc.ir.files import replacing
-from sscc.runtime import verification
-from sscc.runtime.backends.cpu import library
-from sscc.runtime.backends.cpu.library import NativeCode, cached_code, can_link
-from sscc.runtime.verification import Claim, verify_files
+from sscc.runtime.backends.cpu.plan import library
+from sscc.runtime.backends.cpu.plan.library import NativeCode, cached_code, can_link
+from sscc.runtime.support import verification
+from sscc.runtime.support.verification import Claim, verify_files
 from tests.compiler import test_weight_cache as weights
 from tests.faults import CODES, fails, faults, killed_at
 from tests.runtime.backends.cpu.test_library import add_program, works

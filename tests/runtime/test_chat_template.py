@@ -17,10 +17,10 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.ir.errors import ErrorKind, UsageError
-from sscc.runtime import chat_template
-from sscc.runtime.chat_formats import CALL_FORMATS, THOUGHT_FORMATS, ChatFormats
-from sscc.runtime.chat_template import ChatTemplate, ChatTemplateErrors, special_token_texts
-from sscc.runtime.text import load_tokenizer
+from sscc.runtime.text import chat_template
+from sscc.runtime.text.chat_formats import CALL_FORMATS, THOUGHT_FORMATS, ChatFormats
+from sscc.runtime.text.chat_template import ChatTemplate, ChatTemplateErrors, special_token_texts
+from sscc.runtime.text.tokenizer import load_tokenizer
 from tests.errors import raises
 from tests.models.tiny_llama import byte_tokenizer
 

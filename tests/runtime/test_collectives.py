@@ -26,8 +26,8 @@ from sscc.ir.schedule import (
     Window,
 )
 from sscc.ir.sharding import CutErrors, peers, ranks_along
+from sscc.runtime.backends.collectives.group import Group, GroupErrors, run_ranks, thread_groups
 from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
-from sscc.runtime.collectives.group import Group, GroupErrors, run_ranks, thread_groups
 from sscc.runtime.timing.work import measure
 from sscc.runtime.validator import Limits, validate
 from sscc.runtime.validator.bodies import BodyProofErrors, prove_body

@@ -12,8 +12,8 @@ from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.operations import CausalAttention, DecodeAttention, Pool, Select
 from sscc.ir.schedule import Body, Entry, For, Kernel, Launch, Param, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.runtime.artifact.contract import ContractErrors, Protocol, prove
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.contract import ContractErrors, Protocol, prove
 from sscc.runtime.validator.kernels import KernelProofErrors
 from tests.errors import raises
 from tests.runtime.broken.build import change, port, read, setting, update, write

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from sscc.runtime.generation_config import GENERATION_FILE, GenerationConfigErrors, default_sampling
-from sscc.runtime.sampling import Sampling
+from sscc.runtime.session.generation_config import GENERATION_FILE, GenerationConfigErrors, default_sampling
+from sscc.runtime.session.sampling import Sampling
 from tests.errors import raises
 
 LLAMA = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "eos_token_id": [128001, 128009]}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.artifact.files import ArtifactFileErrors
+from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
 from sscc.runtime.artifact.golden import Golden, GoldenErrors
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.golden_replay import GoldenReplayErrors, compare, replay
+from sscc.runtime.session.golden_replay import GoldenReplayErrors, compare, replay
 from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 

@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.inspection_words import described
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.inspection.inspection import (
+    InspectionErrors,
+    LevelReport,
+    decode_floor,
+    inspect_artifact,
+    on_chip_bytes,
+    time_decode,
+    time_prefill,
+)
+from sscc.compiler.tools.inspection.inspection_words import described
 from sscc.ir.looping import Looping
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.schedule import (
@@ -31,19 +40,10 @@ from sscc.ir.schedule import (
     View,
     launches,
 )
-from sscc.runtime.artifact.files import MACHINE as MACHINE_FILE
+from sscc.runtime.artifact.artifact_files import MACHINE as MACHINE_FILE
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.inspection import (
-    InspectionErrors,
-    LevelReport,
-    decode_floor,
-    inspect_artifact,
-    on_chip_bytes,
-    time_decode,
-    time_prefill,
-)
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import raises
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view

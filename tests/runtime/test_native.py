@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime import _native as native
+from sscc.runtime.support import _native as native
 
 MIB = 1 << 20
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sscc.ir.errors import RankError
-from sscc.runtime import _native
-from sscc.runtime.native_errors import NativeErrors, native_error
-from sscc.runtime.scalars import ScalarArithmeticErrors
+from sscc.runtime.support import _native
+from sscc.runtime.support.native_errors import NativeErrors, native_error
+from sscc.runtime.support.scalars import ScalarArithmeticErrors
 from tests.errors import check, raises
 
 SOURCES = Path(__file__).parents[2] / "runtime" / "backends" / "cpu" / "native"

@@ -15,10 +15,10 @@ from sscc.ir.schedule import Program, Tensor
 from sscc.ir.weight_formats import ggml
 from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding, EncodingErrors, format_named
-from sscc.runtime import quantization
 from sscc.runtime.artifact.tensor_files import TensorErrors, TensorSpec, layout_of, reading, stack_tensors
-from sscc.runtime.block_quantizer import BlockQuantizerErrors
-from sscc.runtime.quantization import (
+from sscc.runtime.support import quantization
+from sscc.runtime.support.block_quantizer import BlockQuantizerErrors
+from sscc.runtime.support.quantization import (
     Array,
     Error,
     QuantizationErrors,

@@ -22,10 +22,10 @@ from transformers.generation.logits_process import (
 )
 
 from sscc.ir.errors import ErrorKind, UsageError
-from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.sampling import Allowed, BatchSampler, Sampler, Sampling, SamplingErrors
+from sscc.runtime.session.sampling import Allowed, BatchSampler, Sampler, Sampling, SamplingErrors
+from sscc.runtime.support import _native
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])

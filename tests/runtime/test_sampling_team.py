@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.runtime._native import Team
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.backends.cpu.plan import Barrier, Execute, PlanLoop
-from sscc.runtime.sampling import BatchSampler, Sampling
-from sscc.runtime.session import Session
+from sscc.runtime.backends.cpu.plan.plan import Barrier, Execute, PlanLoop
+from sscc.runtime.session.sampling import BatchSampler, Sampling
+from sscc.runtime.session.session import Session
+from sscc.runtime.support._native import Team
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 

@@ -7,7 +7,7 @@ import pytest
 
 from sscc.ir.schedule import Scalar
 from sscc.runtime.backends.reference.control import compile_scalar
-from sscc.runtime.scalars import ScalarArithmeticErrors, evaluate, scalar_function
+from sscc.runtime.support.scalars import ScalarArithmeticErrors, evaluate, scalar_function
 from tests.errors import raises
 
 

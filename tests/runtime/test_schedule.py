@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.interpret import cache, experts
+from sscc.compiler.interpret import experts
+from sscc.compiler.interpret import kv_cache as cache
 from sscc.compiler.interpret.module import OPERATIONS
 from sscc.ir import operations, schedule
 from sscc.ir.dialects import kv
@@ -37,7 +38,7 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
-from sscc.runtime.backends.cpu import steps as native
+from sscc.runtime.backends.cpu.codegen import steps as native
 from sscc.runtime.backends.reference import steps as interpreted
 from sscc.runtime.timing import work
 from tests.errors import raises

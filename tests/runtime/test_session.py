@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.session import Session, SessionErrors
 from tests.errors import raises
 from tests.runtime.fake import LAYERED, SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
-from sscc.runtime.row_messages import HEADER_BYTES, RowMessageErrors
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.session.row_messages import HEADER_BYTES, RowMessageErrors
+from sscc.runtime.session.session import Session, SessionErrors
 from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import altered

@@ -17,15 +17,15 @@ from transformers import PreTrainedModel
 
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.engine.engine import SubmissionErrors
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session, SessionErrors
-from sscc.runtime.shortening import Shortener, ShorteningErrors, joined
-from sscc.runtime.speculative_prefill import CHUNK, Draft, DraftErrors, kept_chunks, kept_positions
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request
+from sscc.runtime.serving.engine.engine import SubmissionErrors
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.shortening import Shortener, ShorteningErrors, joined
+from sscc.runtime.session.speculative_prefill import CHUNK, Draft, DraftErrors, kept_chunks, kept_positions
 from tests import tiny_configs
 from tests.errors import raises
 from tests.families import Compiler, random_tokens

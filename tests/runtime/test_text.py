@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sscc.runtime.text import TextStream, TokenizerFileErrors, decode, encode, load_tokenizer, longest_token
+from sscc.runtime.text.tokenizer import TextStream, TokenizerFileErrors, decode, encode, load_tokenizer, longest_token
 from tests.errors import raises
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café, Übergröße", "你好 hello", "🎉🎊 party 🎉"]

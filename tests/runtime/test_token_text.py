@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from sscc.runtime.token_text import Offsets, TokenBytes, as_text
+from sscc.runtime.text.token_text import Offsets, TokenBytes, as_text
 from tests.models.tiny_llama import END, byte_tokenizer
 
 PIECES = {"<unk>": 0, "<0xE2>": 1, "<0x82>": 2, "<0xAC>": 3, "\u2581the": 4, "\u2581cat": 5, "s": 6, "</s>": 7}

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.commands.run import RunErrors
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.run import RunErrors
 from sscc.ir.files import FileErrors
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.engine import Engine
-from sscc.runtime.engine.request import Request
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session
-from sscc.runtime.trace_file import complete, process_name, thread_name, write_events
-from sscc.runtime.tracing import Tracer
+from sscc.runtime.serving.engine import Engine
+from sscc.runtime.serving.engine.request import Request
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.tracing import Tracer
+from sscc.runtime.support.trace_file import complete, process_name, thread_name, write_events
 from tests.errors import check, reported
 from tests.families import Compiler, random_tokens
 from tests.runtime.fake import SIGNATURE, FakeInterpreter

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sscc.ir.files import FileErrors
-from sscc.runtime import user_cache
-from sscc.runtime.user_cache import (
+from sscc.runtime.support import user_cache
+from sscc.runtime.support.user_cache import (
     CacheErrors,
     cache_folder,
     check_cache_folder,

@@ -36,11 +36,11 @@ from sscc.ir.target import load_target
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.bodies import BodyProofErrors, prove_body
+from sscc.runtime.validator.firing_counts import FiringProofErrors
 from sscc.runtime.validator.hazards import HazardProofErrors
 from sscc.runtime.validator.linear import ScalarProofErrors
 from sscc.runtime.validator.placement import PlacementProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
-from sscc.runtime.validator.tokens import FiringProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.errors import raises, refusal
 from tests.runtime.broken import bases

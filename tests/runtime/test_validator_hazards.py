@@ -15,7 +15,7 @@ from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.hazards import HazardProofErrors, check_hazards
 from sscc.runtime.validator.linear import Scope
-from sscc.runtime.validator.pipeline import PipelineView
+from sscc.runtime.validator.pipelines import PipelineView
 from tests.errors import check, raises, refusal
 from tests.runtime.broken.build import port, read, sram, update, write
 

@@ -13,7 +13,7 @@ from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import NumberProofErrors
 from sscc.runtime.validator.kernels import Caller, KernelFacts, KernelProofErrors, prove_kernel
-from sscc.runtime.validator.pipeline import PipelineProofErrors
+from sscc.runtime.validator.pipelines import PipelineProofErrors
 from tests.errors import check, raises, refusal
 from tests.runtime.broken.build import copy_body, port, read, update, write
 

@@ -11,7 +11,7 @@ from sscc.ir.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, 
 from sscc.runtime.validator import validate
 from sscc.runtime.validator.entries import EntryProofErrors
 from sscc.runtime.validator.kernels import KernelProofErrors
-from sscc.runtime.validator.pipeline import PipelineProofErrors
+from sscc.runtime.validator.pipelines import PipelineProofErrors
 from sscc.runtime.validator.placement import PlacementProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors

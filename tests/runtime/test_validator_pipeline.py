@@ -16,7 +16,7 @@ from sscc.ir.schedule import Body, Buffer, Kernel, Pipeline, Port, Scalar, Stage
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import Limits, NumberProofErrors
 from sscc.runtime.validator.linear import Linear, Range, ScalarProofErrors, Scope
-from sscc.runtime.validator.pipeline import (
+from sscc.runtime.validator.pipelines import (
     Bound,
     PipelineProofErrors,
     PipelineView,

@@ -12,10 +12,10 @@ import pytest
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.validator import Limits, validate
+from sscc.runtime.validator.findings import Run
 from sscc.runtime.validator.hazards import HazardProofErrors
 from sscc.runtime.validator.kernels import KernelProofErrors
-from sscc.runtime.validator.pipeline import PipelineProofErrors
-from sscc.runtime.validator.report import Run
+from sscc.runtime.validator.pipelines import PipelineProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.errors import check, raises

@@ -15,7 +15,7 @@ from sscc.ir.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port
 from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope
-from sscc.runtime.validator.pipeline import PipelineView
+from sscc.runtime.validator.pipelines import PipelineView
 from sscc.runtime.validator.streams import StreamProofErrors, check_covers, check_rates
 from tests.errors import raises, refusal
 from tests.runtime.broken.build import write

@@ -10,10 +10,10 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Access, Body, Instr, Kernel, Pipeline, Stage, Vector
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
+from sscc.runtime.validator.firing_counts import FiringProofErrors, check_tokens
 from sscc.runtime.validator.linear import Scope
-from sscc.runtime.validator.pipeline import PipelineView
+from sscc.runtime.validator.pipelines import PipelineView
 from sscc.runtime.validator.streams import check_rates
-from sscc.runtime.validator.tokens import FiringProofErrors, check_tokens
 from tests.errors import check, raises, refusal
 from tests.runtime.broken.build import port, read, sram, write
 

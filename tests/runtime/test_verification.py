@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime import remembered, verification
-from sscc.runtime.user_cache import CacheErrors
-from sscc.runtime.verification import TABLE, Claim, VerificationErrors, verify_files
+from sscc.runtime.support import remembered, verification
+from sscc.runtime.support.user_cache import CacheErrors
+from sscc.runtime.support.verification import TABLE, Claim, VerificationErrors, verify_files
 from tests.errors import raises
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sscc.runtime.backends.cpu.plan import decode_plan
-from sscc.runtime.session import Session, SessionErrors
-from sscc.runtime.watching import WatchingErrors
+from sscc.runtime.backends.cpu.plan.plan import decode_plan
+from sscc.runtime.session.observing import WatchingErrors
+from sscc.runtime.session.session import Session, SessionErrors
 from tests.errors import raises
 from tests.families import BATCH, Compiler, random_tokens
 from tests.runtime.fake import fake_session

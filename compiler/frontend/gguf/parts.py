@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.compiler.frontend.gguf.header_errors import shown
-from sscc.compiler.split_files import MOST_PARTS, PartName, named_parts
+from sscc.compiler.options.split_files import MOST_PARTS, PartName, named_parts
 from sscc.ir.errors import ErrorKind, InputError
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"

@@ -15,9 +15,9 @@ from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.sentencepiece import Part
 from sscc.compiler.frontend.gguf.tokenizer_kinds import KindParts, check_kind, kind_parts
 from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Metadata, Vocabulary, read_vocabulary
-from sscc.compiler.warning import SsccWarning, warn
+from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.runtime.generation_config import GENERATION_FILE
+from sscc.runtime.session.generation_config import GENERATION_FILE
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
 MOST_TEMPLATE_CHARACTERS = 1 << 20

@@ -21,13 +21,13 @@ from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
 from sscc.compiler.frontend.gguf.model_metadata import PLAIN_TYPES, PREDICTED_LAYERS, is_quantized
 from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
-from sscc.compiler.warning import SsccWarning, warn
+from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.weight_formats import ggml, microscaling
 from sscc.ir.weight_formats.registry import ORDER
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.quantization import Parts, as_bytes, read_field
-from sscc.runtime.quantization import dequantize as read_numbers
+from sscc.runtime.support.quantization import Parts, as_bytes, read_field
+from sscc.runtime.support.quantization import dequantize as read_numbers
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Order = np.ndarray[Any, np.dtype[np.int64]]

@@ -7,16 +7,16 @@ from functools import cached_property
 
 from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError
 from sscc.ir.schedule import Program
-from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import cached_code, keep_code
-from sscc.runtime.backends.cpu.storage import PanelPacking
-from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.cpu.plan.library import cached_code, keep_code
+from sscc.runtime.backends.cpu.plan.storage import PanelPacking
+from sscc.runtime.backends.cpu.plan.weights import packed_weights
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.user_cache import UnsafeCacheError
+from sscc.runtime.support import _native
+from sscc.runtime.support.user_cache import UnsafeCacheError
 
 
 class NativeBackendErrors(ErrorKind):

@@ -12,17 +12,17 @@ from sscc.ir.choices import RANK
 from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.sizes import ByteCount
-from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
-from sscc.runtime.backends.cpu.collectives import windows_of
-from sscc.runtime.backends.cpu.library import NativeCode, make_code
-from sscc.runtime.backends.cpu.plan import MEMORY, decode_plan
-from sscc.runtime.backends.cpu.storage import Packings, PanelPacking
-from sscc.runtime.backends.cpu.watching import NativeStages
-from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.collectives.group import ALONE, Group, Ranks
+from sscc.runtime.backends.cpu.plan.collectives import windows_of
+from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
+from sscc.runtime.backends.cpu.plan.plan import MEMORY, decode_plan
+from sscc.runtime.backends.cpu.plan.storage import Packings, PanelPacking
+from sscc.runtime.backends.cpu.plan.watching import NativeStages
+from sscc.runtime.backends.cpu.plan.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 from sscc.runtime.backends.stage_trace import StageTrace
-from sscc.runtime.collectives.group import ALONE, Group, Ranks
+from sscc.runtime.support import _native
 
 
 class NativeInterpreterErrors(ErrorKind):

@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 
 from sscc.ir.operations import CachedAttention, DecodeAttention
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.reference.cache import ReferenceCacheErrors, check_rows, gathered, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.interface import Interface
+from sscc.runtime.backends.reference.kv_cache import ReferenceCacheErrors, check_rows, gathered, update_rows
 from sscc.runtime.backends.reference.operands import Members, checked_by
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring, tiles
 from sscc.runtime.backends.reference.views import MalformedKind

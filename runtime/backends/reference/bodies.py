@@ -8,12 +8,12 @@ from math import prod
 import torch
 
 from sscc.ir.schedule import Body, Window
+from sscc.runtime.backends.collectives.group import Ranks
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars
 from sscc.runtime.backends.reference.memory import poison
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.steps import STEPS
 from sscc.runtime.backends.reference.views import MalformedKind, StridedView
-from sscc.runtime.collectives.group import Ranks
 
 
 class ReferenceBodyErrors(MalformedKind):

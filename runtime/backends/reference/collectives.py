@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sscc.ir.opspec import executes
 from sscc.ir.schedule import AllGather, AllReduce, AllSlice, AllToAll, ReduceScatter
+from sscc.runtime.backends.collectives.group import Ranks
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
-from sscc.runtime.collectives.group import Ranks
 
 
 def summed(values: Sequence[Tensor], wide: torch.dtype) -> Tensor:

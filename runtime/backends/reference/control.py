@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand, View
-from sscc.runtime.scalars import scalar_function
+from sscc.runtime.support.scalars import scalar_function
 
 
 class ReferenceControlErrors(ErrorKind):

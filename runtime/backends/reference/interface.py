@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from sscc.ir.schedule import Body, Param
+from sscc.runtime.backends.collectives.group import Ranks
 from sscc.runtime.backends.reference.numerics import Numerics
-from sscc.runtime.collectives.group import Ranks
 
 Views = Mapping[str, torch.Tensor]
 Scalars = Mapping[str, int]

@@ -14,6 +14,7 @@ import torch
 from sscc.ir.choices import RANK
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
+from sscc.runtime.backends.collectives.group import ALONE, Group, Ranks
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import (
@@ -30,7 +31,6 @@ from sscc.runtime.backends.reference.memory import Memory, Written
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.views import StridedView
 from sscc.runtime.backends.reference.watching import Watch
-from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 
 class ReferenceErrors(ErrorKind):

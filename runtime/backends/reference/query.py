@@ -22,8 +22,8 @@ from sscc.runtime.backends.reference.attention import (
     rows_seen,
     rows_with,
 )
-from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
+from sscc.runtime.backends.reference.kv_cache import check_rows, update_rows
 from sscc.runtime.backends.reference.softmax import Scoring
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from sscc.ir.opspec import Op, functions_of
 from sscc.runtime.backends.reference import (
     attention,
-    cache,
     collectives,
     encoded_rows,
-    index,
+    kv_cache,
+    learned_index,
+    prefill_chunk,
     product,
-    prompt,
     query,
     recurrence,
     selection,
@@ -25,7 +25,7 @@ from sscc.runtime.backends.reference.interface import Bind, Interface
 from sscc.runtime.backends.reference.operands import step_of
 
 MODULES = (
-    *(attention, cache, collectives, encoded_rows, index, product, prompt, query, recurrence),
+    *(attention, collectives, encoded_rows, kv_cache, learned_index, prefill_chunk, product, query, recurrence),
     *(selection, stored_weights, topk, vector),
 )
 STEPS: Mapping[type, Callable[[Any, Interface], Bind]] = {

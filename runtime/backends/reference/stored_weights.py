@@ -14,7 +14,7 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.opspec import executes
 from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.backends.reference.operands import Members
-from sscc.runtime.quantization import dequantize as numbers_of
+from sscc.runtime.support.quantization import dequantize as numbers_of
 
 
 class LookUpErrors(ErrorKind):

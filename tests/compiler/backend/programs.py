@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.emit.emit import emit_program
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import For, If, Item, Launch, Program

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.backend.body import BodyTranslator, LoopBodyErrors
+from sscc.compiler.emit.body import BodyTranslator, LoopBodyErrors
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Instr

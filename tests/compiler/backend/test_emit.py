@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.compiler.backend.access import LoopAccessErrors
-from sscc.compiler.backend.bodies import BodyEmissionErrors
-from sscc.compiler.backend.flow import FlowErrors
+from sscc.compiler.emit.access import LoopAccessErrors
+from sscc.compiler.emit.bodies import BodyEmissionErrors
+from sscc.compiler.emit.flow import FlowErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.operations import UpdateRows
 from sscc.ir.schedule import Product, Reduction, Scalar
 from sscc.runtime.backends.reference import ReferenceInterpreter
-from sscc.runtime.scalars import ScalarArithmeticErrors
+from sscc.runtime.support.scalars import ScalarArithmeticErrors
 from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, steps
 from tests.errors import raises
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.compiler.backend.kernels import KernelEmissionErrors
-from sscc.compiler.backend.layout import KernelLayoutErrors
+from sscc.compiler.emit.kernels import KernelEmissionErrors
+from sscc.compiler.emit.layout import KernelLayoutErrors
 from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Port, Program, Stage, View
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from tests.compiler.backend.programs import emit_placed, entry, launched, run

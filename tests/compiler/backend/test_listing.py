@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sscc.compiler.backend.listing import list_program
+from sscc.compiler.emit.listing import list_program
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.schedule import (
     Access,

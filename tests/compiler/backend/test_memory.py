@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.backend.emit import EmissionErrors, _with_tiers
-from sscc.compiler.backend.memory import Lifetime, pack, share
+from sscc.compiler.emit.emit import EmissionErrors, _with_tiers
+from sscc.compiler.emit.memory import Lifetime, pack, share
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
 from sscc.ir.target import Target

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.compiler.emit.windows import dropped, is_whole, reshaped, sliced, transposed, whole
 from sscc.ir.schedule import View
 from sscc.ir.sizes import dense_strides
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands.bench import BenchErrors, step_bytes
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.tools.commands.bench import BenchErrors, step_bytes
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.commands.parser import CommandLineErrors
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import check, one_line
 
 NOT_NUMBERS = BenchErrors.NOT_NUMBERS

@@ -11,20 +11,20 @@ from typing import Any, ClassVar
 import pytest
 from torch_mlir import ir
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands import bisect
-from sscc.compiler.commands.bisect import BisectErrors
 from sscc.compiler.interpret.bisection import BisectionErrors, Trial
-from sscc.compiler.options import OptionErrors
+from sscc.compiler.options.compile_options import OptionErrors
+from sscc.compiler.tools.commands import bisect
+from sscc.compiler.tools.commands.bisect import BisectErrors
+from sscc.compiler.tools.commands.cli import main
 from sscc.ir.builders import index_constant
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import walk
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.passes import pipeline
+from sscc.passes import pass_pipeline as pipeline
 from sscc.passes.base import Pass
-from sscc.passes.pipeline import PassPipelineErrors
+from sscc.passes.pass_pipeline import PassPipelineErrors
 from tests.compiler.interpret.models import BATCH, CHUNK, GEOMETRY, graph
 from tests.errors import check, one_line, raises, reported
 from tests.families import random_model

@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.commands.chat import Chat, ChatErrors, read_messages
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.commands.ranges import OptionRangeErrors
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.chat import Chat, ChatErrors, read_messages
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.commands.ranges import OptionRangeErrors
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.engine import Engine
-from sscc.runtime.sampling import Sampling, SamplingErrors
-from sscc.runtime.session import Session
+from sscc.runtime.serving.engine import Engine
+from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.compiler.commands.chatting import TEMPLATE, with_template
 from tests.errors import check, one_line
 from tests.runtime.server.fake import ALPHABET, CONTEXT, SIGNATURE, TOKENIZER, AlphabetInterpreter, reply
@@ -214,7 +214,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         words = ["chat", str(artifact), "--threads", "1", "--max-new-tokens", "3"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sscc.compiler.cli", *words],
+            [sys.executable, "-m", "sscc.compiler.tools.commands.cli", *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,

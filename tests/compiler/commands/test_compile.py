@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import cli
+from sscc.compiler.driver.preflight import PreflightErrors
 from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.checkpoint import CheckpointErrors
-from sscc.compiler.preflight import PreflightErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.geometry import GeometryErrors

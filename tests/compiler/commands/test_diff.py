@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands.diff import DiffErrors
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.diff import DiffErrors
 from tests.errors import check, one_line
 
 WORDS = ["--kv-sink", "2", "--kv-recent", "8", "--kv-obs", "4", "--kv-pool", "3", "--prefill-chunk", "16", "-q"]

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.quality import plot
-from sscc.compiler.quality.cells import CellErrors
-from sscc.compiler.quality.journal import EvaluationJournalErrors
-from sscc.compiler.quality.plan import EvaluationOptionErrors
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.quality import plot
+from sscc.compiler.tools.quality.cells import CellErrors
+from sscc.compiler.tools.quality.evaluation_plan import EvaluationOptionErrors
+from sscc.compiler.tools.quality.journal import EvaluationJournalErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.geometry import GeometryErrors

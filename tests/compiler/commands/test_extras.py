@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 from sscc.ir import extras
 from tests.errors import raises
 
@@ -27,7 +27,7 @@ from io import StringIO
 blocked, commands = json.loads(sys.argv[1])
 for name in blocked:
     sys.modules[name] = None  # `import` says that there is no such module
-from sscc.compiler import cli
+from sscc.compiler.tools.commands import cli
 outcomes = []
 for words in commands:
     out, err = StringIO(), StringIO()

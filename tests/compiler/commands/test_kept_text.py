@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.commands.kept_text import Part, ShownPartErrors, shaded
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.commands.run import RunErrors
-from sscc.compiler.kept_tokens import Token, lost_spans
-from sscc.compiler.needed import NeededTextErrors
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.kept_text import Part, ShownPartErrors, shaded
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.commands.run import RunErrors
+from sscc.compiler.tools.inspection.kept_tokens import Token, lost_spans
+from sscc.compiler.tools.inspection.needed import NeededTextErrors
 from sscc.ir.errors import ErrorKind
 from tests.errors import check, one_line
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands.opt import OptCommandErrors
-from sscc.compiler.dumps import DumpErrors
-from sscc.compiler.printing import IrPrintingErrors
+from sscc.compiler.driver.dumps import DumpErrors
+from sscc.compiler.driver.printing import IrPrintingErrors
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.opt import OptCommandErrors
 from sscc.ir.context import IrTextErrors, mlir, parse_module, print_module
 from sscc.ir.errors import ErrorKind
 from sscc.passes.base import Pass
-from sscc.passes.pipeline import PIPELINES, REGISTRY, PassPipelineErrors, options_of, parse_pipeline, pipeline_text
+from sscc.passes.pass_pipeline import PIPELINES, REGISTRY, PassPipelineErrors, options_of, parse_pipeline, pipeline_text
 from sscc.passes.upstream import UPSTREAM
 from tests.errors import check, one_line, raises, reported
 

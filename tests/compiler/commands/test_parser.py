@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands.examples import EXAMPLES
-from sscc.compiler.commands.parser import COMMANDS, build_parser, command_parsers, help_of
 from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.examples import EXAMPLES
+from sscc.compiler.tools.commands.parser import COMMANDS, build_parser, command_parsers, help_of
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors, read_text
 from sscc.ir.suggestions import did_you_mean

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.commands.parser import COMMANDS, build_parser, command_parsers
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.parser import COMMANDS, build_parser, command_parsers
 from tests.limits import ordinary_rights
 
 LONG = "x" * 5_000

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import sscc
-from sscc.compiler.cli import main
-from sscc.compiler.commands.print import PrintCommandErrors, coloured
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.print import PrintCommandErrors, coloured
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.suggestions import ChoiceErrors

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import sscc
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.engine import Engine, Request
-from sscc.runtime.session import Session, SessionErrors
-from sscc.runtime.text import decode, encode
+from sscc.runtime.serving.engine import Engine, Request
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.text.tokenizer import decode, encode
 from tests.errors import raises
 
 

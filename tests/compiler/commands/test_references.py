@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import sscc
-from sscc.compiler import cli
-from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
-from sscc.compiler.sessions import open_session
-from sscc.runtime.artifact.reading import Artifact
+from sscc.compiler.driver.referred_checkpoints import ReferredCheckpointErrors
+from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import check, one_line, raises
 
 Capture = pytest.CaptureFixture[str]

@@ -17,25 +17,25 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.cli import main
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.commands.report import ReportCommandErrors
-from sscc.compiler.measurements import MeasurementErrors
-from sscc.compiler.report.dot import dot_text
-from sscc.compiler.report.dumps import DumpFolderErrors
-from sscc.compiler.report.graph import KernelGraph, kernel_graphs
-from sscc.compiler.report.model_explorer import model_explorer_text
-from sscc.compiler.report.page import SECTIONS, percent, render
-from sscc.compiler.report.sources import Sources
+from sscc.compiler.tools.commands.cli import main
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.commands.report import ReportCommandErrors
+from sscc.compiler.tools.inspection.inspection import InspectionErrors
+from sscc.compiler.tools.inspection.measurements import MeasurementErrors
+from sscc.compiler.tools.report.dot import dot_text
+from sscc.compiler.tools.report.graph import KernelGraph, kernel_graphs
+from sscc.compiler.tools.report.model_explorer import model_explorer_text
+from sscc.compiler.tools.report.page import SECTIONS, percent, render
+from sscc.compiler.tools.report.pass_dumps import DumpFolderErrors
+from sscc.compiler.tools.report.report_inputs import Sources
 from sscc.ir.errors import ErrorKind
 from sscc.ir.file_form import RecordErrors
 from sscc.ir.files import FileErrors
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_seconds
 from sscc.ir.target import TargetErrors
-from sscc.runtime.artifact.files import ArtifactFileErrors
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import InspectionErrors
+from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
+from sscc.runtime.session.artifact import Artifact
 from tests.browser import chromium, opened_tab
 from tests.errors import check, one_line
 
@@ -325,7 +325,7 @@ def test_a_damaged_artifact_is_refused_as_inspect_does(
 def test_no_torch(artifact: Path, tmp_path: Path) -> None:
     """An install that only runs artifacts can report on them."""
     script = (
-        "import sys; from sscc.compiler.cli import main; code = main(sys.argv[1:]); "
+        "import sys; from sscc.compiler.tools.commands.cli import main; code = main(sys.argv[1:]); "
         "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     (tmp_path / "p.txt").write_text("a text")

@@ -17,25 +17,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from sscc.compiler import cli
-from sscc.compiler.commands import run
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.commands.generation import PromptOptionErrors, parse_token_ids
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.commands.run import RunErrors
-from sscc.compiler.commands.shortening import DraftOptionErrors
 from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.tools.commands import cli, run
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.commands.generation import PromptOptionErrors, parse_token_ids
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.commands.run import RunErrors
+from sscc.compiler.tools.commands.shortening import DraftOptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.runtime.artifact.files import ArtifactFileErrors
+from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
 from sscc.runtime.artifact.manifest import ManifestErrors
 from sscc.runtime.artifact.tensor_files import TensorErrors
-from sscc.runtime.golden_replay import GoldenReplayErrors
-from sscc.runtime.sampling import SamplingErrors
-from sscc.runtime.session import SessionErrors
-from sscc.runtime.speculative_prefill import DraftErrors
-from sscc.runtime.verification import VerificationErrors
+from sscc.runtime.session.golden_replay import GoldenReplayErrors
+from sscc.runtime.session.sampling import SamplingErrors
+from sscc.runtime.session.session import SessionErrors
+from sscc.runtime.session.speculative_prefill import DraftErrors
+from sscc.runtime.support.verification import VerificationErrors
 from tests.errors import check, one_line, raises
 
 Capture = pytest.CaptureFixture[str]
@@ -43,8 +42,8 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
-from sscc.compiler import cli
-from sscc.runtime.session import Session
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.session.session import Session
 from tests.runtime.fake import FakeInterpreter
 
 open_real = Session.from_artifact

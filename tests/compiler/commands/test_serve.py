@@ -18,27 +18,30 @@ import httpx2
 import openai
 import pytest
 
-from sscc.compiler import cli
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.commands.ranges import OptionRangeErrors
-from sscc.compiler.commands.serve import ServeErrors
-from sscc.compiler.commands.shortening import DraftOptionErrors
+from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.commands.ranges import OptionRangeErrors
+from sscc.compiler.tools.commands.serve import ServeErrors
+from sscc.compiler.tools.commands.shortening import DraftOptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.files import FileErrors
 from sscc.ir.sizes import SizeErrors
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.runtime.host_names import AllowedHostErrors
-from sscc.runtime.sampling import SamplingErrors
-from sscc.runtime.server.service import ListeningErrors
+from sscc.runtime.serving.server.service import ListeningErrors
+from sscc.runtime.session.sampling import SamplingErrors
+from sscc.runtime.support.host_names import AllowedHostErrors
 from tests.compiler.commands.chatting import with_template
 from tests.errors import check, one_line
 from tests.trace_rules import checked_events
 
 Capture = pytest.CaptureFixture[str]
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
-SERVER_PACKAGES = ("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "jinja2", "sscc.runtime.server")
+SERVER_PACKAGES = (
+    *("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "jinja2"),
+    "sscc.runtime.serving.server",
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,8 @@ class Served:
 @contextmanager
 def serving(artifact: Path, *words: str, **environment: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "sscc.compiler.cli", "serve", str(artifact), "--port", "0", "--threads", "1", *words],
+        [sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", str(artifact)]
+        + ["--port", "0", "--threads", "1", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler import cli
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.engine import Ticket
-from sscc.runtime.session import Session
-from sscc.runtime.text import encode, load_tokenizer
+from sscc.compiler.tools.commands import cli
+from sscc.runtime.serving.engine import Ticket
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+from sscc.runtime.text.tokenizer import encode, load_tokenizer
 from tests.compiler.commands.chatting import with_template
 
 HOSTILE = "x\x1b]0;title\x07\x1b[2J\r\u202ey"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.cli import main
+from sscc.compiler.tools.commands.cli import main
 from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
 
 SHAPE = ("--kv-budget", "64", "--prefill-chunk", "16", "--batch", "4", "--max-context", "1024", "--quiet")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import sscc.compiler.fleet
-from sscc.compiler.commands.engines import ExecutionErrors
-from sscc.compiler.commands.parser import CommandLineErrors
-from sscc.compiler.fleet.options import (
+import sscc.compiler.tools.fleet
+from sscc.compiler.tools.commands.engines import ExecutionErrors
+from sscc.compiler.tools.commands.parser import CommandLineErrors
+from sscc.compiler.tools.fleet.fleet_options import (
     FleetOptionErrors,
     FleetOptions,
     Plan,
@@ -26,7 +26,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.files import FileErrors
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import raises
 from tests.runtime.server.fake import SIGNATURE
 from tests.runtime.signatures import altered
@@ -44,7 +44,7 @@ def test_options_become_the_command_line_of_a_replica() -> None:
 
 
 def test_words_of_a_command_line_will_do() -> None:
-    """`serve run sscc.compiler.fleet:app artifact=m.rdu replicas=3` passes strings."""
+    """`serve run sscc.compiler.tools.fleet:app artifact=m.rdu replicas=3` passes strings."""
     numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2"}
     options = parse_options({"artifact": "m.rdu", **numbers})
     assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2)
@@ -122,10 +122,11 @@ def test_an_artifact_that_is_not_there() -> None:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with raises(ExtraErrors.NOT_INSTALLED, purpose="a fleet of replicas", packages=["ray"], extra="fleet"):
-        sscc.compiler.fleet.app({"artifact": "m.rdu"})
+        sscc.compiler.tools.fleet.app({"artifact": "m.rdu"})
 
 
 def test_ray_is_imported_by_one_module_alone() -> None:
-    modules = "sscc.compiler.fleet", "sscc.compiler.fleet.options", "sscc.runtime.fleet.gateway"
+    fleet = "sscc.compiler.tools.fleet"
+    modules = fleet, f"{fleet}.fleet_options", "sscc.runtime.serving.fleet.gateway"
     code = f"import sys, {', '.join(modules)}; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -28,7 +28,7 @@ from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
 from benchmarks.serving import free_ports
-from sscc.compiler.fleet import app
+from sscc.compiler.tools.fleet import app
 
 pytestmark = pytest.mark.fleet
 SLOTS = 4  # of each replica, as the fixture compiles it

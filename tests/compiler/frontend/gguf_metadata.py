@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
-from sscc.runtime.text import byte_of_letter
+from sscc.runtime.text.tokenizer import byte_of_letter
 
 TOKENS, TYPES, SCORES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"
 MERGES = "tokenizer.ggml.merges"

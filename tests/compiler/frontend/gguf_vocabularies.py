@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.frontend.gguf.header import GgufHeader, read_header
 from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
-from sscc.runtime.text import byte_of_letter
+from sscc.runtime.text.tokenizer import byte_of_letter
 from tests.compiler.frontend.gguf_metadata import (
     BYTE,
     CONTROL,

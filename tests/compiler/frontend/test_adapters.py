@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 import sscc
 from sscc.compiler.frontend.adapters import AdapterErrors, open_adapter, with_adapter
 from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint
-from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.options.compile_options import CompileOptions, OptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.quantization import round_trip
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.quantization import round_trip
 from tests.compiler.frontend.gguf_models import WIDE_CASE, archive
 from tests.errors import raises
 from tests.families import random_tokens

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.compiler.driver import CompilationErrors
+from sscc.compiler.driver.driver import CompilationErrors
 from sscc.compiler.frontend import construction
 from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.capture import CaptureErrors, capture, stateful_operators

@@ -16,14 +16,14 @@ from torch_mlir import ir
 from transformers import AutoModelForCausalLM, DiffLlamaConfig, FalconConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from sscc.compiler.driver import CompilationErrors, compile_model
+from sscc.compiler.driver.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import capture as frontend
 from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.capture import CaptureErrors, capture, check_attention, check_tables
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.probe import PROBE_TOLERANCE, ProbeErrors, probe
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
 from sscc.ir.errors import ErrorKind
@@ -32,9 +32,9 @@ from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.locations import module_path
 from sscc.ir.rewriting import functions
 from sscc.passes.split_layers import SplitLayersErrors
-from sscc.runtime.artifact.reading import Artifact, ArtifactErrors
 from sscc.runtime.artifact.tensor_files import TensorSpec
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact, ArtifactErrors
+from sscc.runtime.session.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
 from tests.errors import Like, check, like, one_line, raises
 from tests.families import FAMILIES, SHAPE, Compiler

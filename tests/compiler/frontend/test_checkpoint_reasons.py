@@ -15,7 +15,7 @@ from examples.own_decoder import Decoder, export
 from sscc.compiler.frontend.checkpoint import CheckpointErrors, CheckpointWarnings, check_names, open_checkpoint
 from sscc.compiler.frontend.exported import ExportedErrors
 from sscc.compiler.frontend.sources import POINTER, SourceErrors
-from sscc.compiler.warning import collecting
+from sscc.compiler.options.warning import collecting
 from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.test_checkpoint import tiny_llama
 from tests.errors import check, raises

@@ -14,7 +14,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.muse_spark.modeling_muse_spark import MuseSparkExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend import experts
 from sscc.compiler.frontend.capture import Captured, CaptureErrors, check_experts
 from sscc.compiler.frontend.checkpoint import open_checkpoint
@@ -22,7 +22,7 @@ from sscc.compiler.frontend.decompositions import scatter_value, topk
 from sscc.compiler.frontend.experts import ExpertErrors
 from sscc.compiler.frontend.naming import NamingErrors
 from sscc.compiler.frontend.probe import load_model
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from tests import tiny_configs
 from tests.errors import raises
 from tests.families import EXPERTS, random_model, random_tokens

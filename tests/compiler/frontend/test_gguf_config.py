@@ -18,9 +18,9 @@ from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors
 from sscc.compiler.frontend.gguf.unfused import GgufFusedErrors
 from sscc.compiler.frontend.gguf.weights import GgufWeightErrors, GgufWeightWarnings
-from sscc.compiler.warning import collecting
+from sscc.compiler.options.warning import collecting
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.quantization import dequantize
+from sscc.runtime.support.quantization import dequantize
 from tests.compiler.frontend.test_checkpoint import gguf_tensors, tiny_llama, write_gguf
 from tests.errors import check, raises
 

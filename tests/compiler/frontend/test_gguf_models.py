@@ -16,9 +16,9 @@ from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.header import read_header
 from sscc.ir.weight_formats.registry import ORDER, Encoding, parse_format
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.quantization import dequantize
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.quantization import dequantize
 from tests.compiler.frontend.gguf_models import CASES, MIXES, QUANTISED, WIDE_CASE, archive, config_of_case, model_of
 from tests.families import random_tokens
 from tests.torch_session import TorchSession

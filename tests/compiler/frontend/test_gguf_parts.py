@@ -16,7 +16,7 @@ from sscc.compiler.frontend.gguf.cursor import Limit
 from sscc.compiler.frontend.gguf.header import read_header
 from sscc.compiler.frontend.gguf.header_errors import GgufHeaderErrors
 from sscc.compiler.frontend.gguf.parts import GgufPartErrors
-from sscc.compiler.split_files import MOST_PARTS
+from sscc.compiler.options.split_files import MOST_PARTS
 from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.gguf_files import (
     ARCHITECTURE,

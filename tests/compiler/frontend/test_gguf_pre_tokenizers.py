@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sscc.compiler.frontend.gguf.pre_tokenizers import PRE_TOKENIZERS, WORD_PIECE_NAMES
-from sscc.runtime.text import decode
+from sscc.runtime.text.tokenizer import decode
 from tests.compiler.frontend.gguf_metadata import byte_level, keys, tokenizer, tokens
 
 

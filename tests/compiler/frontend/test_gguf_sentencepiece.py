@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from sscc.runtime.text import TextStream, decode
+from sscc.runtime.text.tokenizer import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
     ALPHABET,
     CONTROL,

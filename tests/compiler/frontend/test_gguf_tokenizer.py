@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 from sscc.compiler.frontend.gguf.header import read_header
 from sscc.compiler.frontend.gguf.tokenizer import GgufTokenizerWarnings, tokenizer_files
 from sscc.compiler.frontend.gguf.vocabulary import GgufVocabularyErrors, read_vocabulary
-from sscc.compiler.warning import collecting
-from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.text import TextStream, decode
+from sscc.compiler.options.warning import collecting
+from sscc.runtime.text.chat_template import ChatTemplate
+from sscc.runtime.text.tokenizer import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
     ALPHABET,
     CONTROL,

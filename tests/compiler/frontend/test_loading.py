@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from sscc.compiler.frontend import loading
+from sscc.compiler.frontend import untouched_model as loading
 from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
-from sscc.compiler.frontend.loading import LoadingErrors, load_model
 from sscc.compiler.frontend.operator import context_limit
+from sscc.compiler.frontend.untouched_model import LoadingErrors, load_model
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
 from tests.errors import raises
 from tests.families import SHAPE, random_tokens

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.pt2_archive import Pt2Errors
 from sscc.compiler.frontend.pt2_expressions import NotASize, parse_size
 from sscc.compiler.frontend.pt2_operators import ATEN, find_operator
 from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
 from sscc.compiler.frontend.stored_zip import StoredZip, StoredZipErrors
+from sscc.compiler.tools.commands import cli
 from sscc.ir.errors import ErrorKind, SsccError
 from sscc.ir.files import FileErrors
 from tests.compiler.frontend.pt2_files import CONSTANTS, PROGRAM, WEIGHTS, edited, members, save_own, with_edit, write

@@ -22,7 +22,7 @@ from sscc.compiler.frontend.quantised_source import QuantizedErrors, QuantizedSh
 from sscc.compiler.frontend.quantization_config import QuantizationConfigErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.weight_formats.registry import ORDER
-from sscc.runtime.quantization import dequantize
+from sscc.runtime.support.quantization import dequantize
 from tests.compiler.frontend import published
 from tests.errors import raises
 

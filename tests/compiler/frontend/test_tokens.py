@@ -13,10 +13,10 @@ from tokenizers.processors import TemplateProcessing
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint, pack
 from sscc.compiler.frontend.model_config import ModelConfigErrors, config_from_dict, file_form
+from sscc.compiler.frontend.special_tokens import TokenErrors, TokenWarnings, check_vocabulary, stated_ends
 from sscc.compiler.frontend.tokenizer_files import TokenizerFilesErrors, folder_tokenizer
-from sscc.compiler.frontend.tokens import TokenErrors, TokenWarnings, check_vocabulary, stated_ends
-from sscc.compiler.warning import collecting
-from sscc.runtime.text import encode, load_tokenizer
+from sscc.compiler.options.warning import collecting
+from sscc.runtime.text.tokenizer import encode, load_tokenizer
 from tests.errors import check, raises
 from tests.models.tiny_llama import END, byte_tokenizer, save_tiny_llama
 

@@ -12,15 +12,15 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, BioGptConfig, GPTNeoXConfig, LlamaConfig, PreTrainedConfig
 
 import sscc
-from sscc.compiler import cli
+from sscc.compiler.driver.loading import open_interpreter
 from sscc.compiler.frontend import tying
 from sscc.compiler.frontend.checkpoint import CheckpointErrors, CheckpointWarnings, open_checkpoint, pack
 from sscc.compiler.frontend.sources import DictSource
 from sscc.compiler.frontend.tying import TyingErrors, TyingWarnings, differ
-from sscc.compiler.loading import open_interpreter
-from sscc.compiler.warning import collecting
+from sscc.compiler.options.warning import collecting
+from sscc.compiler.tools.commands import cli
 from sscc.ir.errors import InputError, SsccError
-from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session.artifact import Artifact
 from tests.errors import check, raises
 from tests.tiny_configs import random_model
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver.driver import compile_model
 from sscc.compiler.frontend.capture import config_constants
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.eager import EagerSnapStream
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.ir.geometry import Geometry
 from tests.families import random_model, random_tokens
 

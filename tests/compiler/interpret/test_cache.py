@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
-from sscc.compiler.interpret.cache import CacheUndefinedErrors
+from sscc.compiler.interpret.kv_cache import CacheUndefinedErrors
 from sscc.compiler.interpret.types import Types
 from sscc.ir.geometry import Geometry, Span
 from tests.compiler.interpret.functions import evaluate

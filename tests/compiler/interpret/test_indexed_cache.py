@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
-from sscc.compiler.interpret.cache import CacheUndefinedErrors
+from sscc.compiler.interpret.kv_cache import CacheUndefinedErrors
 from tests.compiler.interpret.test_cache import (
     DV,
     HKV,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sscc.compiler.interpret.weights import random_tensors
+from sscc.compiler.interpret.random_weights import random_tensors
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
 
 LAYOUT = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from sscc.compiler.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.prompts import PromptFormat
 from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
 
 CONTEXT = 512

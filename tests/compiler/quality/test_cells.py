@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.layer_topk import LayerTopk
-from sscc.compiler.quality.cells import METHODS, Cell, CellErrors, Selection, make_cells
+from sscc.compiler.options.layer_topk import LayerTopk
+from sscc.compiler.tools.quality.cells import METHODS, Cell, CellErrors, Selection, make_cells
 from sscc.ir.geometry import Geometry, GeometryErrors
 from tests.errors import raises
 

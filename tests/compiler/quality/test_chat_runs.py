@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.quality import report, runner
-from sscc.compiler.quality.journal import EvaluationJournalErrors
-from sscc.compiler.quality.plan import EvalOptions, EvaluationOptionErrors
-from sscc.compiler.quality.runner import JOURNAL, Evaluation, evaluate
+from sscc.compiler.tools.quality import runner
+from sscc.compiler.tools.quality import tables as report
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.journal import EvaluationJournalErrors
+from sscc.compiler.tools.quality.runner import JOURNAL, Evaluation, evaluate
 from tests.compiler.commands.chatting import TEMPLATE
 from tests.compiler.quality.test_runner import BUDGET, SMALL, copied, values_of
 from tests.errors import raises

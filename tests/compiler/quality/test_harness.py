@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import sscc
-from sscc.compiler.quality.harness import CacheScorer, HarnessErrors, rolling_windows
-from sscc.compiler.quality.harness_model import HarnessModelErrors, harness_model, model_class
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.session import Session
+from sscc.compiler.tools.quality.harness import CacheScorer, HarnessErrors, rolling_windows
+from sscc.compiler.tools.quality.harness_model import HarnessModelErrors, harness_model, model_class
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import EvaluationJournalErrors, Journal, Record
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import EvaluationJournalErrors, Journal, Record
 from sscc.ir.errors import ErrorKind, OutputError, SsccError
 from sscc.ir.files import FileErrors
 from tests.errors import check, raises

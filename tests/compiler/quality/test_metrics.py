@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.compiler.quality.metrics import METRICS, normalised
+from sscc.compiler.tools.quality.answer_scores import METRICS, normalised
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.own_tasks import LONGBENCH, REFUSED, ExampleFileErrors, cut_middle, own_examples
-from sscc.compiler.quality.perplexity import TASK, PerplexityErrors, perplexity_examples
-from sscc.compiler.quality.plan import EvalOptions, make_examples
-from sscc.compiler.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, make_examples
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.own_tasks import LONGBENCH, REFUSED, ExampleFileErrors, cut_middle, own_examples
+from sscc.compiler.tools.quality.perplexity import TASK, PerplexityErrors, perplexity_examples
+from sscc.compiler.tools.quality.prompts import PromptFormat
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import STANDARD
 from tests.errors import raises

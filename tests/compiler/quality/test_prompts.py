@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, processors
 
-from sscc.compiler.quality.haystack import HaystackErrors
-from sscc.compiler.quality.model_files import ModelFiles, Numbers
-from sscc.compiler.quality.own_tasks import ExampleFileErrors, own_examples
-from sscc.compiler.quality.prompts import PromptFormat
-from sscc.compiler.quality.tasks import TASKS, make_example
-from sscc.runtime.chat_template import ChatTemplate
+from sscc.compiler.tools.quality.haystack import HaystackErrors
+from sscc.compiler.tools.quality.model_files import ModelFiles, Numbers
+from sscc.compiler.tools.quality.own_tasks import ExampleFileErrors, own_examples
+from sscc.compiler.tools.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.tasks import TASKS, make_example
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.compiler.quality.test_tasks import LENGTH, SLACK
 from tests.errors import raises
 from tests.models.tiny_llama import END, byte_tokenizer

@@ -12,12 +12,12 @@ import torch
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.eager import EagerQuerySelection
-from sscc.compiler.frontend.loading import load_model
-from sscc.compiler.quality import report
-from sscc.compiler.quality.cells import Selection
-from sscc.compiler.quality.equal_bytes import snapstream_that_holds
-from sscc.compiler.quality.plan import EvalOptions
-from sscc.compiler.quality.runner import Evaluation, evaluate
+from sscc.compiler.frontend.untouched_model import load_model
+from sscc.compiler.tools.quality import tables as report
+from sscc.compiler.tools.quality.cells import Selection
+from sscc.compiler.tools.quality.equal_bytes import snapstream_that_holds
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.runner import Evaluation, evaluate
 from sscc.ir.geometry import Geometry
 from tests.runtime.signatures import row_bytes, uniform
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.quality.haystack import HaystackErrors, fit
-from sscc.compiler.quality.journal import EvaluationJournalErrors, Journal
-from sscc.compiler.quality.own_tasks import ExampleFileErrors, own_examples
-from sscc.compiler.quality.plan import EvalOptions, EvaluationOptionErrors
-from sscc.compiler.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.haystack import HaystackErrors, fit
+from sscc.compiler.tools.quality.journal import EvaluationJournalErrors, Journal
+from sscc.compiler.tools.quality.own_tasks import ExampleFileErrors, own_examples
+from sscc.compiler.tools.quality.prompts import PromptFormat
 from sscc.ir.errors import ErrorKind
 from tests.errors import raises
 

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sscc.compiler.quality.cells import Cell
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import Record
-from sscc.compiler.quality.plot import plot
-from sscc.compiler.quality.report import tables, text, to_json
-from sscc.compiler.quality.scoring import NATS
-from sscc.compiler.quality.summary import CellSummary, summarise
+from sscc.compiler.tools.quality.cells import Cell
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import Record
+from sscc.compiler.tools.quality.means import CellSummary, summarise
+from sscc.compiler.tools.quality.plot import plot
+from sscc.compiler.tools.quality.scoring import NATS
+from sscc.compiler.tools.quality.tables import tables, text, to_json
 from sscc.ir.geometry import Geometry
 from tests.runtime.signatures import uniform
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.quality.prompts import PromptFormat
-from sscc.compiler.quality.ruler import PACKAGE, RulerErrors, ruler_examples, ruler_tasks
+from sscc.compiler.tools.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.ruler import PACKAGE, RulerErrors, ruler_examples, ruler_tasks
 from sscc.ir.extras import ExtraErrors
-from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.errors import raises
 
 TASKS = """

@@ -17,16 +17,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.quality import report, runner
-from sscc.compiler.quality.cells import Selection
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import EvaluationJournalErrors, Record
-from sscc.compiler.quality.plan import EvalOptions, EvaluationOptionErrors
-from sscc.compiler.quality.plot import plot
-from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, EvaluationErrors, evaluate
-from sscc.compiler.quality.scoring import ExampleResult, run_example
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.tools.quality import runner
+from sscc.compiler.tools.quality import tables as report
+from sscc.compiler.tools.quality.cells import Selection
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import EvaluationJournalErrors, Record
+from sscc.compiler.tools.quality.plot import plot
+from sscc.compiler.tools.quality.runner import JOURNAL, WORK, Evaluation, EvaluationErrors, evaluate
+from sscc.compiler.tools.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.geometry import Geometry

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.compiler.quality.cells import Cell
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import Record
-from sscc.compiler.quality.scoring import NATS
-from sscc.compiler.quality.summary import CellSummary, interval, mean_and_error, summarise, wilson
+from sscc.compiler.tools.quality.cells import Cell
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import Record
+from sscc.compiler.tools.quality.means import CellSummary, interval, mean_and_error, summarise, wilson
+from sscc.compiler.tools.quality.scoring import NATS
 from sscc.ir.geometry import Geometry
 from tests.runtime.signatures import uniform
 

@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.haystack import Haystack, HaystackErrors, fit
-from sscc.compiler.quality.metrics import METRICS
-from sscc.compiler.quality.prompts import PromptFormat
-from sscc.compiler.quality.tasks import GOLDEN, TASKS, make_example
+from sscc.compiler.tools.quality.answer_scores import METRICS
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.haystack import Haystack, HaystackErrors, fit
+from sscc.compiler.tools.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.tasks import GOLDEN, TASKS, make_example
 from tests.errors import raises
 
 LENGTH = 3000  # bytes

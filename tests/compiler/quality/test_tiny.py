@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sscc.compiler.quality.cells import Selection
-from sscc.compiler.quality.plan import EvalOptions
-from sscc.compiler.quality.runner import evaluate
+from sscc.compiler.tools.quality.cells import Selection
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.runner import evaluate
 from tests.models.tiny.task import fixed_queries
 from tests.models.tiny.test_tiny import FOLDER
 

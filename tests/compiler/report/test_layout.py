@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.report.layout import GAP_X, place
+from sscc.compiler.tools.report.graph_layout import GAP_X, place
 
 
 def test_a_diamond() -> None:

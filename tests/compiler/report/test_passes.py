@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.report import passes
-from sscc.compiler.report.dumps import DumpFolderErrors, read_dumps
-from sscc.compiler.report.passes import compared
+from sscc.compiler.tools.report import passes
+from sscc.compiler.tools.report.pass_dumps import DumpFolderErrors, read_dumps
+from sscc.compiler.tools.report.passes import compared
 from tests.errors import raises
 
 SCHEDULE = "{}\n"

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sscc
-from sscc.compiler.options import cache_options
+from sscc.compiler.options.compile_options import cache_options
 from sscc.ir.geometry import Geometry
 from tests.families import adapted
 from tests.models.tiny.task import FOLDERS, LENGTH, fixed_queries

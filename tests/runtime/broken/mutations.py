@@ -27,15 +27,15 @@ from sscc.ir.schedule import (
 from sscc.runtime.validator.bodies import BodyProofErrors
 from sscc.runtime.validator.entries import EntryProofErrors
 from sscc.runtime.validator.failure import NumberProofErrors
+from sscc.runtime.validator.firing_counts import FiringProofErrors
 from sscc.runtime.validator.hazards import HazardProofErrors
 from sscc.runtime.validator.kernels import KernelProofErrors
 from sscc.runtime.validator.linear import ScalarProofErrors
-from sscc.runtime.validator.pipeline import PipelineProofErrors
+from sscc.runtime.validator.pipelines import PipelineProofErrors
 from sscc.runtime.validator.placement import PlacementProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.steps import StepProofErrors
 from sscc.runtime.validator.streams import StreamProofErrors
-from sscc.runtime.validator.tokens import FiringProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.runtime.broken import bases
 from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, TOPK, K, M, N

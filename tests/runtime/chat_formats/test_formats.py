@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.chat_formats import (
+from sscc.runtime.text.chat_formats import (
     CALL_FORMATS,
     AnswerReader,
     Call,
@@ -23,7 +23,7 @@ from sscc.runtime.chat_formats import (
     call_format,
     thought_format,
 )
-from sscc.runtime.chat_formats.marked_calls import MarkedCalls
+from sscc.runtime.text.chat_formats.marked_calls import MarkedCalls
 
 WEATHER = Tool(
     "get_weather",

@@ -14,15 +14,21 @@ import pytest
 
 from sscc.ir.errors import ErrorKind, InputError, RankError
 from sscc.ir.schedule import AllReduce, Local
+from sscc.runtime.backends.collectives.group import ALONE, Group, GroupErrors, run_ranks, thread_groups
+from sscc.runtime.backends.collectives.links import Link, LinkErrors
+from sscc.runtime.backends.collectives.processes import (
+    ProcessGroup,
+    SharedMemory,
+    Sockets,
+    TransportErrors,
+    shared_by_all,
+)
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.collectives import crew as crews
-from sscc.runtime.collectives.crew import CrewErrors, LeadingInterpreter, simulated
-from sscc.runtime.collectives.group import ALONE, Group, GroupErrors, run_ranks, thread_groups
-from sscc.runtime.collectives.links import Link, LinkErrors
-from sscc.runtime.collectives.processes import ProcessGroup, SharedMemory, Sockets, TransportErrors, shared_by_all
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.serving.ranks import crew as crews
+from sscc.runtime.serving.ranks.crew import CrewErrors, LeadingInterpreter, simulated
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import check, raises
 from tests.runtime.collectives.test_native import COLUMNS, ROWS, data, mixing, on_reference
 

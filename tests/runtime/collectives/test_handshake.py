@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime.collectives import handshake
-from sscc.runtime.collectives.handshake import (
+from sscc.runtime.backends.collectives import handshake
+from sscc.runtime.backends.collectives.handshake import (
     MOST_STRANGERS,
     SECRET_VARIABLE,
     HandshakeErrors,

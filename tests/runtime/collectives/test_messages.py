@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from sscc.ir.errors import ErrorKind, RankError
-from sscc.runtime.collectives import messages
-from sscc.runtime.collectives.crew import VOCABULARY
-from sscc.runtime.collectives.links import Link, LinkErrors
-from sscc.runtime.collectives.messages import MessageErrors
-from sscc.runtime.kept_rows import PutCopy, ReadChunks
+from sscc.runtime.backends.collectives import rank_messages as messages
+from sscc.runtime.backends.collectives.links import Link, LinkErrors
+from sscc.runtime.backends.collectives.rank_messages import MessageErrors
+from sscc.runtime.serving.ranks.crew import VOCABULARY
+from sscc.runtime.session.kept_rows import PutCopy, ReadChunks
 from tests.errors import raises
 from tests.fuzz.rank_messages import Marking
 from tests.runtime.fake import SIGNATURE

@@ -31,12 +31,12 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
+from sscc.runtime.backends.collectives.group import ThreadGroup, run_ranks, thread_groups
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import NativeCode, make_code
+from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.collectives.group import ThreadGroup, run_ranks, thread_groups
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.programs import DTYPES, identity, lay_out, view_of
 

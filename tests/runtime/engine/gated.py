@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.session import Session
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request
+from sscc.runtime.session.session import Session
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 from tests.runtime.signatures import altered
 

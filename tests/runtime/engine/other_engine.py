@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sscc.runtime.engine import Elsewhere, Engine, EngineOptions, Outcome, PrefillError, Received, Request
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.session import Session
-from sscc.runtime.slot_message import SlotFormat
+from sscc.runtime.serving.engine import Elsewhere, Engine, EngineOptions, Outcome, PrefillError, Received, Request
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.slot_message import SlotFormat
 
 
 @dataclass

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.engine import Engine, Piece, ticket
-from sscc.runtime.engine.transcript import Transcript
+from sscc.runtime.serving.engine import Engine, Piece, ticket
+from sscc.runtime.serving.engine.transcript import Transcript
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 
 

@@ -21,11 +21,11 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
-from sscc.runtime.engine.prompt_store import PromptStore
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request, Ticket
+from sscc.runtime.serving.engine.prompt_store import PromptStore
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.session.session import Session, SessionErrors
 from tests.errors import raises
 from tests.families import CompiledModel, Compiler, random_tokens
 from tests.native import native_code

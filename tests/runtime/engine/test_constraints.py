@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from sscc.runtime.engine import constraints
-from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, ConstraintTable, GrammarCompiler, token_bits
-from sscc.runtime.engine.transcript import Transcript
-from sscc.runtime.grammar import Grammar
+from sscc.runtime.serving.engine import constraints
+from sscc.runtime.serving.engine.constraints import (
+    Constraint,
+    ConstraintErrors,
+    ConstraintTable,
+    GrammarCompiler,
+    token_bits,
+)
+from sscc.runtime.serving.engine.transcript import Transcript
+from sscc.runtime.text.grammar import Grammar
 from tests.errors import raises
 
 WORDS = ["a", "b", "ab", "ba", "abc", "c", "}", "{", '"', ":", "▁a", "▁", "▁▁", "1", "12", "<end>", "<other>"]

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.runtime import serving_defaults
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.engine import (
+from sscc.runtime.serving.engine import (
     Completion,
     Engine,
     EngineClosed,
@@ -29,11 +28,12 @@ from sscc.runtime.engine import (
     Ticket,
     executor,
 )
-from sscc.runtime.engine.engine import SubmissionErrors
-from sscc.runtime.engine.executor import EngineErrors
-from sscc.runtime.engine.request import RequestErrors
-from sscc.runtime.sampling import Sampling, SamplingErrors
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.serving.engine.engine import SubmissionErrors
+from sscc.runtime.serving.engine.executor import EngineErrors
+from sscc.runtime.serving.engine.request import RequestErrors
+from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.support import serving_defaults
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 from tests.runtime.fake import SIGNATURE, FakeInterpreter

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime import session as session_module
-from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket, executor, ticket
-from sscc.runtime.engine.executor import Close, Executor
-from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.transcript import Transcript
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.sampling import Sampling, SamplingErrors
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request, Ticket, executor, ticket
+from sscc.runtime.serving.engine.executor import Close, Executor
+from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.transcript import Transcript
+from sscc.runtime.session import session as session_module
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, GatedInterpreter, gated, request, serving
 from tests.runtime.engine.test_engine import Clock, ends, until

@@ -12,13 +12,13 @@ import pytest
 
 from sscc.ir.errors import InternalError, SsccError
 from sscc.runtime.artifact.signature import ProgramIdentity
-from sscc.runtime.engine import Elsewhere, Engine, EngineClosed, EngineOptions, Outcome, Request, Ticket
-from sscc.runtime.engine import request as request_module
-from sscc.runtime.engine.executor import EngineErrors, Executor
-from sscc.runtime.engine.request import RequestErrors
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.serving_defaults import MOST_SECONDS
-from sscc.runtime.session import Session
+from sscc.runtime.serving.engine import Elsewhere, Engine, EngineClosed, EngineOptions, Outcome, Request, Ticket
+from sscc.runtime.serving.engine import request as request_module
+from sscc.runtime.serving.engine.executor import EngineErrors, Executor
+from sscc.runtime.serving.engine.request import RequestErrors
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.session import Session
+from sscc.runtime.support.serving_defaults import MOST_SECONDS
 from tests.errors import check, raises
 from tests.runtime.engine.gated import LONG, GatedInterpreter, PausingInterpreter, request
 from tests.runtime.engine.other_engine import OtherEngine

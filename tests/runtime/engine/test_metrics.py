@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from sscc.runtime.engine.metrics import (
+from sscc.runtime.serving.engine.metrics import (
     INTER_TOKEN_BOUNDS,
     SORTED_TOGETHER,
     WAITING_BOUNDS,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import sscc
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.engine.executor import EngineErrors
-from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request
+from sscc.runtime.serving.engine.executor import EngineErrors
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session, SessionErrors
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.runtime.fake import fake_session

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sscc.runtime.engine import Engine, EngineOptions
-from sscc.runtime.engine.prompt_store import MOST_BYTES, KeptChunk, PromptStore, default_limit
-from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.kept_rows import Copy
-from sscc.runtime.session import Session
+from sscc.runtime.serving.engine import Engine, EngineOptions
+from sscc.runtime.serving.engine.prompt_store import MOST_BYTES, KeptChunk, PromptStore, default_limit
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.kept_rows import Copy
+from sscc.runtime.session.session import Session
 from tests.runtime.engine.gated import gated, request
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes

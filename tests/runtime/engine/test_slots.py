@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime import _native
-from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.request import Request
-from sscc.runtime.engine.slots import SlotTable
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.request import Request
+from sscc.runtime.serving.engine.slot_table import SlotTable
+from sscc.runtime.support import _native
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 
 SLOTS, CAPACITY = 5, 20

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from sscc.runtime.engine import Engine, Finish, Request
-from sscc.runtime.engine.transcript import Transcript
-from sscc.runtime.session import Session
-from sscc.runtime.text import decode
+from sscc.runtime.serving.engine import Engine, Finish, Request
+from sscc.runtime.serving.engine.transcript import Transcript
+from sscc.runtime.session.session import Session
+from sscc.runtime.text.tokenizer import decode
 from tests.runtime.engine.gated import LIMIT, gated
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.engine.wakeups import Wakeups
+from sscc.runtime.serving.engine.wakeups import Wakeups
 
 LOCK = Lock()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.fleet.affinity import BLOCK, MOST_KEYS, Affinity, keys_of
+from sscc.runtime.serving.fleet.affinity import BLOCK, MOST_KEYS, Affinity, keys_of
 
 SYSTEM = {"role": "system", "content": "s" * 3 * BLOCK}
 

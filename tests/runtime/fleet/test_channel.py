@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from sscc.runtime.fleet import channel
-from sscc.runtime.fleet.channel import Address, ChannelLost, Inbox, Outbox
-from sscc.runtime.fleet.messages import Start
+from sscc.runtime.serving.fleet import channel
+from sscc.runtime.serving.fleet.channel import Address, ChannelLost, Inbox, Outbox
+from sscc.runtime.serving.fleet.forwarded_requests import Start
 
 START = Start(200, ((b"content-type", b"text/event-stream"), (b"x", b"\xff")))
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost, prepared
-from sscc.runtime.fleet.messages import Call, Part, Start, answered
-from sscc.runtime.fleet.replay import events_of
-from sscc.runtime.server.jobs import RequestLimits
+from sscc.runtime.serving.fleet.forwarded_requests import Call, Part, Start, answered
+from sscc.runtime.serving.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost, prepared
+from sscc.runtime.serving.fleet.resumed_stream import events_of
+from sscc.runtime.serving.server.jobs import RequestLimits
 from tests.runtime.server.fake import NAME, Running, open_app, reply
 
 KEY = "key"

@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.runtime.fleet import listening
-from sscc.runtime.fleet.listening import Listening
-from sscc.runtime.server.service import ListeningErrors
+from sscc.runtime.serving.fleet import listening
+from sscc.runtime.serving.fleet.listening import Listening
+from sscc.runtime.serving.server.service import ListeningErrors
 from tests.errors import raises
 from tests.runtime.server.fake import NAME, open_app, reply
 

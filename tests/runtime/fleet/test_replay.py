@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.chat_formats import CALL_FORMATS, ChatFormats, thought_format
-from sscc.runtime.engine import Piece
-from sscc.runtime.fleet.replay import Diverged, Replay, events_of
-from sscc.runtime.server.answers import ChatFormat, Counts
-from sscc.runtime.token_text import TokenBytes
+from sscc.runtime.serving.engine import Piece
+from sscc.runtime.serving.fleet.resumed_stream import Diverged, Replay, events_of
+from sscc.runtime.serving.server.answers import ChatFormat, Counts
+from sscc.runtime.text.chat_formats import CALL_FORMATS, ChatFormats, thought_format
+from sscc.runtime.text.token_text import TokenBytes
 from tests.runtime.chat_formats.test_formats import TOOLS
 from tests.runtime.server.fake import TOKENIZER
 

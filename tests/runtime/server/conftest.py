@@ -11,8 +11,8 @@ from unittest import mock
 import openai
 import pytest
 
-from sscc.runtime.chat_formats import CALL_FORMATS, ChatFormats, thought_format
-from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.text.chat_formats import CALL_FORMATS, ChatFormats, thought_format
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.runtime.server.fake import AGENT_TEMPLATE, Running, ScriptedInterpreter, running
 
 

@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.text.chat_template import ChatTemplate
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types import Completion
 
-from sscc.runtime.sampling import Sampling
+from sscc.runtime.session.sampling import Sampling
 from tests.runtime.server.fake import CONTEXT, CREATED, END, NAME, TOKENIZER, Running, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}

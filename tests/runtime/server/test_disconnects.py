@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from sscc.runtime.engine import Piece, Ticket
-from sscc.runtime.server.streaming import merged
+from sscc.runtime.serving.engine import Piece, Ticket
+from sscc.runtime.serving.server.streaming import merged
 from tests.runtime.server.fake import NAME, Running, running
 
 BODY: dict[str, Any] = {"model": NAME, "prompt": "hello", "max_tokens": 100, "ignore_eos": True}

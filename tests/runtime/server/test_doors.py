@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.server.hosts import Hosts
-from sscc.runtime.server.service import Tls, config_of
+from sscc.runtime.serving.server.hosts import Hosts
+from sscc.runtime.serving.server.service import Tls, config_of
 from tests.runtime.server.fake import NAME, TOKENIZER, Running, reply, running
 from tests.runtime.server.test_tools import CALL, WEATHER
 

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from sscc.ir.errors import RankError
-from sscc.runtime.server import gate
-from sscc.runtime.server.jobs import RequestLimits
+from sscc.runtime.serving.server import gate
+from sscc.runtime.serving.server.jobs import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, listening, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}

@@ -14,11 +14,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.runtime.server import bodies, connections
-from sscc.runtime.server.bodies import BodyErrors, BodyMemory
-from sscc.runtime.server.jobs import RequestLimits
-from sscc.runtime.server.protocol import ChatBody, CompletionBody
-from sscc.runtime.server.workers import LARGE, Workers
+from sscc.runtime.serving.server import connections
+from sscc.runtime.serving.server import request_bodies as bodies
+from sscc.runtime.serving.server.jobs import RequestLimits
+from sscc.runtime.serving.server.openai import ChatBody, CompletionBody
+from sscc.runtime.serving.server.request_bodies import BodyErrors, BodyMemory
+from sscc.runtime.serving.server.workers import LARGE, Workers
 from tests.errors import raises
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
 

@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.compiler.cli import main
+from sscc.compiler.tools.commands.cli import main
 from sscc.ir.errors import UsageError
-from sscc.runtime.fleet.gateway import Gateway
-from sscc.runtime.fleet.messages import Start, answered
-from sscc.runtime.host_names import AllowedHostErrors, HostName, parse_hosts
-from sscc.runtime.server.hosts import Hosts
-from sscc.runtime.server.pages import PAGES
+from sscc.runtime.serving.fleet.forwarded_requests import Start, answered
+from sscc.runtime.serving.fleet.gateway import Gateway
+from sscc.runtime.serving.server.hosts import Hosts
+from sscc.runtime.serving.server.pages import PAGES
+from sscc.runtime.support.host_names import AllowedHostErrors, HostName, parse_hosts
 from tests.errors import raises
 from tests.runtime.server.fake import NAME, Running, open_app, running
 
@@ -167,7 +167,7 @@ def test_a_gateway_asks_too() -> None:
 
 def test_a_replica_takes_what_its_gateway_has_let_in() -> None:
     """The gateway has looked at the name, which is not the replica's."""
-    from sscc.runtime.fleet.messages import Call
+    from sscc.runtime.serving.fleet.forwarded_requests import Call
 
     call = Call("GET", "/health", b"", ((b"host", b"fleet.example"), (b"origin", b"https://fleet.example")))
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from sscc.runtime.server import memory
-from sscc.runtime.server.memory import IdleTrim
+from sscc.runtime.serving.server import freed_memory as memory
+from sscc.runtime.serving.server.freed_memory import IdleTrim
 
 
 def test_it_is_given_back_once_when_the_server_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_the_calls_are_those_of_the_library() -> None:
 _MADE_UP_WORDS = r"""
 import random, re, sys
 from tokenizers import Tokenizer, models, pre_tokenizers
-from sscc.runtime.server.memory import keep_few_words
+from sscc.runtime.serving.server.freed_memory import keep_few_words
 
 def used():
     return int(re.search(r"VmRSS:\s+(\d+)", open("/proc/self/status").read())[1]) / 1024

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.runtime.server.pages import FOLDER, PAGES
+from sscc.runtime.serving.server.pages import FOLDER, PAGES
 from tests.browser import LAPTOP, PHONE, chromium, opened_tab
 from tests.runtime.server.fake import CONTEXT, NAME, Running, reply, running
 

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.compiler.cli import main
+from sscc.compiler.tools.commands.cli import main
 from sscc.ir.errors import UsageError
-from sscc.runtime.server import slots
-from sscc.runtime.server.prefill_servers import PrefillServerErrors, PrefillServers
+from sscc.runtime.serving.server import prefill_endpoint as slots
+from sscc.runtime.serving.server.prefill_servers import PrefillServerErrors, PrefillServers
 from tests.errors import raises
 from tests.runtime.server.fake import IDENTITY, NAME, TOKENIZER, Running, reply, running
 

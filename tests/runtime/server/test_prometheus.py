@@ -9,8 +9,8 @@ import httpx2
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
-from sscc.runtime.engine import Histogram
-from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
+from sscc.runtime.serving.engine import Histogram
+from sscc.runtime.serving.server.prometheus import CONTENT_TYPE, exposition
 from tests.runtime.server.fake import NAME, SIGNATURE, running
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

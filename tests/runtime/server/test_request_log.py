@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.runtime.logs import LONGEST_WORD, log_exception, logged
-from sscc.runtime.server import request_log
-from sscc.runtime.server.request_log import throughput
+from sscc.runtime.serving.server import request_log
+from sscc.runtime.serving.server.request_log import throughput
+from sscc.runtime.support.logs import LONGEST_WORD, log_exception, logged
 from tests.runtime.server.fake import NAME, Running, reply, running
 from tests.runtime.server.test_prefill_elsewhere import ask_slot
 

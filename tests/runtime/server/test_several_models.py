@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.server.app import card_of
-from sscc.runtime.server.models import ModelSource, Shelf
+from sscc.runtime.serving.server.app import card_of
+from sscc.runtime.serving.server.model_pool import ModelSource, Shelf
 from tests.runtime.server.fake import CONTEXT, NAME, Running, open_app, reply, running
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 5}

@@ -14,11 +14,11 @@ import httpx2
 import numpy as np
 import pytest
 
-from sscc.runtime.server import slots
-from sscc.runtime.server.errors import ApiError
-from sscc.runtime.server.protocol import ApiValueErrors
-from sscc.runtime.server.slots import Copies, SlotRequestErrors
-from sscc.runtime.slot_message import SlotFormat
+from sscc.runtime.serving.server import prefill_endpoint as slots
+from sscc.runtime.serving.server.api_errors import ApiError
+from sscc.runtime.serving.server.openai import ApiValueErrors
+from sscc.runtime.serving.server.prefill_endpoint import Copies, SlotRequestErrors
+from sscc.runtime.session.slot_message import SlotFormat
 from tests.errors import raises
 from tests.runtime.server.fake import IDENTITY, TOKENIZER, Running, reply, running
 from tests.runtime.server.test_prefill_elsewhere import ask_slot, complete, texts
@@ -97,7 +97,7 @@ def test_a_server_that_reads_nothing() -> None:
 
 
 def test_the_time_of_a_request_ends_a_drip_too() -> None:
-    from sscc.runtime.server.jobs import RequestLimits
+    from sscc.runtime.serving.server.jobs import RequestLimits
 
     dripping = Dripping(*DRIPS["the body"])
     with running(role="decode", prefill_from=[dripping.url], limits=RequestLimits(timeout=0.3)) as server:

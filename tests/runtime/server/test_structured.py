@@ -14,7 +14,7 @@ import openai
 import pydantic
 import pytest
 
-from sscc.runtime.grammar import MOST_LETTERS
+from sscc.runtime.text.grammar import MOST_LETTERS
 from tests.runtime.server.fake import NAME, TOKENIZER, Running, reply, running
 
 SCHEMA = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.inspection_words import described
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.inspection.inspection import inspect_artifact, time_decode
+from sscc.compiler.tools.inspection.inspection_words import described
 from sscc.ir.weight_formats.registry import format_named
-from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import inspect_artifact, time_decode
+from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.timing import ExpertReads
 from tests.families import CHUNK, GEOMETRY, Compiler
 

@@ -9,7 +9,7 @@
 
 namespace sscc {
 
-// An error of a kind that sscc.runtime.native_errors declares, with the values of the kind's fields. Its class and its
+// An error of a kind that sscc.runtime.support.native_errors declares, with the values of the kind's fields. Its class and its
 // message are made in Python (python_core.cpp).
 class Error : public std::exception {
   public:

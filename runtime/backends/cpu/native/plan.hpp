@@ -1,4 +1,4 @@
-// The plan of native execution as the core walks it; runtime/backends/cpu/plan.py explains it and defines the file form.
+// The plan of native execution as the core walks it; runtime/backends/cpu/plan/plan.py explains it and defines the file form.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The native interpreter's Python face; types and documentation in runtime/_native.pyi.
+// The native interpreter's Python face; types and documentation in runtime/support/_native.pyi.
 #include "python_core.hpp"
 
 #include <new>
@@ -49,7 +49,7 @@ void translate(const std::exception_ptr& thrown, void*) {
         for (const auto& [name, field] : error.fields()) {
             fields[name] = value(field);
         }
-        const auto made = nb::module_::import_("sscc.runtime.native_errors").attr("native_error")(error.kind(), fields);
+        const auto made = nb::module_::import_("sscc.runtime.support.native_errors").attr("native_error")(error.kind(), fields);
         PyErr_SetObject(made.type().ptr(), made.ptr());
     }
 }

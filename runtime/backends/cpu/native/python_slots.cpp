@@ -1,4 +1,4 @@
-// What slots of an engine have made, a step at a time; types and documentation in runtime/_native.pyi.
+// What slots of an engine have made, a step at a time; types and documentation in runtime/support/_native.pyi.
 #include "python_slots.hpp"
 
 #include <algorithm>

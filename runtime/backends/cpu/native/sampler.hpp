@@ -1,4 +1,4 @@
-// Picks the next token of each slot from its logits; what is picked is defined in runtime/sampling.py.
+// Picks the next token of each slot from its logits; what is picked is defined in runtime/session/sampling.py.
 #pragma once
 
 #include <atomic>

@@ -15,7 +15,7 @@
 
 namespace sscc {
 
-// The options of a sequence; runtime/sampling.py says what each means and what its range is.
+// The options of a sequence; runtime/session/sampling.py says what each means and what its range is.
 struct SamplingOptions {
     double temperature = 0;  // 0 is greedy
     std::int64_t top_k = 0;  // 0: all

@@ -1,4 +1,4 @@
-// Scalar operations of a plan's control, as runtime/scalars.py defines them; what does not fit in 64 bits is an error.
+// Scalar operations of a plan's control, as runtime/support/scalars.py defines them; what does not fit in 64 bits is an error.
 #pragma once
 
 #include <algorithm>

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.mlir import F32, I8, I32, TILE_ROW, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.features import LANES
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I8, I32, TILE_ROW, Function, Module, Value, vector
 
 _TILE = 16 * TILE_ROW
 _LANES32, _LANESF, _ROW = vector(I32, LANES), vector(F32, LANES), vector(I8, TILE_ROW)

@@ -10,14 +10,14 @@ import torch
 
 from sscc.ir.schedule import Access, Body, Local, Param, Window
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu.bodies import Variant, lower_body
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.mlir import Module
-from sscc.runtime.backends.cpu.nests import Strides
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.plan import NOTE_BYTES
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.codegen.bodies import Variant, lower_body
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import Module
+from sscc.runtime.backends.cpu.codegen.nests import Strides
+from sscc.runtime.backends.cpu.plan.plan import NOTE_BYTES
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference.arrays import to_array
 from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.mlir import I64, PTR, Module
-from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Module
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand
 from tests.runtime.backends.cpu.harness_prefill import optimisation
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from sscc.ir.schedule import DTYPE_BYTES
-from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.mlir import I64, PTR, Module
-from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta
+from sscc.runtime.backends.cpu.codegen.checks import CheckedModule, Violations
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Module
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, Phase
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 

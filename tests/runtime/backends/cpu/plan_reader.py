@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sscc.ir.errors import SsccError
-from sscc.runtime.backends.cpu.plan import (
+from sscc.runtime.backends.cpu.plan.plan import (
     KINDS,
     MAGIC,
     MODES,
@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.plan import (
     PlanRun,
     count_arguments,
 )
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.support.native_errors import NativeErrors
 
 T = TypeVar("T")
 DEPTH = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.codegen.figures import LINE
+from sscc.runtime.backends.cpu.codegen.phases import Operand
 
 
 class AlignedArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from sscc.runtime.backends.cpu.indices import REPORT_BYTES
+from sscc.runtime.backends.cpu.codegen.indices import REPORT_BYTES
 
 
 class ScalarWords:

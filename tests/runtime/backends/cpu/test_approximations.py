@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sscc.runtime.backends.cpu import approximations
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen import approximations
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I64, PTR, Function, Module, Value, vector
 
 Floats = npt.NDArray[np.float32]
 TINY = float(np.finfo(np.float32).tiny)

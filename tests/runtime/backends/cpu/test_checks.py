@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import ErrorKind
-from sscc.runtime.backends.cpu import bodies
-from sscc.runtime.backends.cpu.checks import CheckedModule, NativeCheckErrors
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.codegen import bodies
+from sscc.runtime.backends.cpu.codegen.checks import CheckedModule, NativeCheckErrors
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I1, I64, PTR, TILE_ROW, Function, Value, vector
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.mlir import F32, I1, I64, PTR, TILE_ROW, Function, Value, vector
-from sscc.runtime.backends.cpu.planner import plan_program
+from sscc.runtime.backends.cpu.plan.library import make_code
+from sscc.runtime.backends.cpu.plan.planner import plan_program
 from tests.errors import raises
 from tests.fuzz.corpus import CorpusProgram, load_corpus
 from tests.fuzz.execution import RunResult, judge, run_native, run_reference
@@ -242,7 +242,7 @@ def test_code_is_checked_only_where_asked() -> None:
 TOUCH = """
 import ctypes, sys
 import numpy as np
-from sscc.runtime._native import Core
+from sscc.runtime.support._native import Core
 from tests.runtime.backends.cpu.native.plans import plan, PlanRegion
 data = np.ones(8)
 of = plan(regions=[PlanRegion("x", "arena", 100), PlanRegion("w", "external", 64), PlanRegion("mine", "private", 8)])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sscc.ir.schedule import Access, Instr, Reduction, Vector
-from sscc.runtime.backends.cpu.bodies import NativeBodyErrors
-from sscc.runtime.backends.cpu.elementwise import NativeElementErrors
-from sscc.runtime.backends.cpu.programs import NativeProgramErrors
+from sscc.runtime.backends.cpu.codegen.bodies import NativeBodyErrors
+from sscc.runtime.backends.cpu.codegen.elementwise import NativeElementErrors
+from sscc.runtime.backends.cpu.codegen.programs import NativeProgramErrors
 from sscc.runtime.backends.reference import scalar_ops
 from sscc.runtime.backends.reference.access import ReferenceIndexErrors
 from tests.errors import raises

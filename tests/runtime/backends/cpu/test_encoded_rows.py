@@ -10,10 +10,10 @@ from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CachedAttention, QuantizeRows, Segment, UpdateRows
 from sscc.ir.schedule import Local
-from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.row_copies import NativeRowErrors
-from sscc.runtime.backends.cpu.steps import lower_step
+from sscc.runtime.backends.cpu.codegen.encoded_rows import lower_quantize_rows
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.row_copies import NativeRowErrors
+from sscc.runtime.backends.cpu.codegen.steps import lower_step
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import body_of
 from tests.runtime.backends.cpu.harness_decode import CompiledStep

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sscc.ir.weight_formats.groups import GroupFormat
-from sscc.runtime.backends.cpu import features as module
-from sscc.runtime.backends.cpu.features import AVX2, MODELS, VARIABLE, Features, NativeCpuErrors
-from sscc.runtime.backends.cpu.library import code_key
-from sscc.runtime.backends.cpu.mlir import PTR, Module
-from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.codegen import features as module
+from sscc.runtime.backends.cpu.codegen.features import AVX2, MODELS, VARIABLE, Features, NativeCpuErrors
+from sscc.runtime.backends.cpu.codegen.mlir import PTR, Module
+from sscc.runtime.backends.cpu.codegen.phases import Operand
+from sscc.runtime.backends.cpu.plan.library import code_key
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
 from tests.errors import raises
 
 

@@ -11,10 +11,10 @@ from sscc.ir.errors import InputError
 from sscc.ir.operations import DecodeAttention, GatherRows, UpdateRows
 from sscc.ir.schedule import Access, Body, Entry, Instr, Launch, Param, Program, Vector
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, whole
 

@@ -12,14 +12,14 @@ import torch
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Access, Body, Entry, Indirect, Launch, Local, Param, Product, Program, Vector, Window
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.storage import PanelPacking
-from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.cpu.plan.library import make_code
+from sscc.runtime.backends.cpu.plan.storage import PanelPacking
+from sscc.runtime.backends.cpu.plan.weights import packed_weights
+from sscc.runtime.backends.cpu.products.packing import Panels
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.access import ReferenceIndexErrors
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.support.native_errors import NativeErrors
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyProofErrors, prove_body
 from tests.errors import raises

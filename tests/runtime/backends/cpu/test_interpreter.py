@@ -11,8 +11,8 @@ import pytest
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, NativeInterpreterErrors
-from sscc.runtime.backends.cpu.library import NativeCode, make_code
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.backends.cpu.test_weights import linear, program_of
 from tests.runtime.programs import lay_out, one_stage, sum_body, whole

@@ -10,9 +10,9 @@ import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import LatentChunkAttention
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.latent_prefill import lower_latent_chunk_attention
-from sscc.runtime.backends.reference import prompt
+from sscc.runtime.backends.cpu.attention.latent_prefill import lower_latent_chunk_attention
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.reference import prefill_chunk as prompt
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, strided
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from sscc.ir.schedule import Entry, Launch, Program
-from sscc.runtime.backends.cpu import library
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import (
+from sscc.runtime.backends.cpu.plan import library
+from sscc.runtime.backends.cpu.plan.library import (
     NativeCode,
     NativeCodeErrors,
     cached_code,
@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.library import (
     keep_code,
     make_code,
 )
-from sscc.runtime.user_cache import CacheErrors
+from sscc.runtime.support.user_cache import CacheErrors
 from tests.errors import raises
 from tests.runtime.programs import add_body, lay_out, one_stage, whole
 
@@ -190,7 +190,7 @@ def test_every_module_that_making_code_imports_is_in_the_key() -> None:
     """Nothing that decides what the code is can change without the key."""
     script = (
         "import sys; from tests.runtime.backends.cpu.test_library import add_program\n"
-        "from sscc.runtime.backends.cpu.library import generator_files, make_code\n"
+        "from sscc.runtime.backends.cpu.plan.library import generator_files, make_code\n"
         "before = {*sys.modules}\n"
         "make_code(add_program(), optimise=0)\n"
         "code = [m for n, m in sys.modules.items() if n not in before or n.startswith('sscc.runtime.backends.cpu')]\n"
@@ -206,7 +206,7 @@ def test_every_module_that_making_code_imports_is_in_the_key() -> None:
 def test_finding_code_needs_neither_torch_nor_llvm(tmp_path: Path) -> None:
     keep_code(add_program())
     script = (
-        "import sys; from sscc.runtime.backends.cpu.library import cached_code\n"
+        "import sys; from sscc.runtime.backends.cpu.plan.library import cached_code\n"
         "from sscc.ir.schedule import Program\n"
         "cached_code(Program.from_json(sys.stdin.read()))\n"
         "print([name for name in ('torch', 'torch_mlir') if name in sys.modules])\n"

@@ -11,7 +11,7 @@ import pytest
 from sscc.ir.operations import Select
 from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu.nests import (
+from sscc.runtime.backends.cpu.codegen.nests import (
     Gathered,
     LinearAccess,
     NativeStrideErrors,

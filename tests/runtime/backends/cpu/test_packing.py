@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sscc.runtime.backends.cpu.packing import Panels, WeightPanelErrors
+from sscc.runtime.backends.cpu.products.packing import Panels, WeightPanelErrors
 from tests.errors import raises
 
 DTYPES = {"f32": np.float32, "bf16": np.uint16}

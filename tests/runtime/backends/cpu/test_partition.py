@@ -11,13 +11,13 @@ import torch
 
 from sscc.ir.schedule import Access, Body, Instr, Local, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu import bodies
-from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.matmul import panels_for
-from sscc.runtime.backends.cpu.mlir import Module
-from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
+from sscc.runtime.backends.cpu.codegen import bodies
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.mlir import Module
+from sscc.runtime.backends.cpu.codegen.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
+from sscc.runtime.backends.cpu.codegen.partition import Member, Split, StepGroup, group_steps
+from sscc.runtime.backends.cpu.products.matmul import panels_for
+from sscc.runtime.backends.cpu.products.packing import Panels
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, access, body_of, check
 from tests.runtime.backends.cpu.random_bodies import RandomBody
 from tests.runtime.programs import identity

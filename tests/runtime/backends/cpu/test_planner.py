@@ -30,16 +30,16 @@ from sscc.ir.schedule import (
     Vector,
     View,
 )
-from sscc.runtime.backends.cpu.draft import PlanDraftErrors
-from sscc.runtime.backends.cpu.features import GENERIC
-from sscc.runtime.backends.cpu.hazards import Pending
+from sscc.runtime.backends.cpu.codegen.features import GENERIC
+from sscc.runtime.backends.cpu.codegen.refusal import NoNativeCode
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.pipelines import NativePipelineErrors
-from sscc.runtime.backends.cpu.plan import Barrier, Branch, Compute, Execute, Item, NativePlan, PlanLoop
-from sscc.runtime.backends.cpu.planner import NativePlannerErrors, plan_program
-from sscc.runtime.backends.cpu.refusal import NoNativeCode
-from sscc.runtime.backends.cpu.slots import NativeSlotErrors
+from sscc.runtime.backends.cpu.plan.barriers import Pending
+from sscc.runtime.backends.cpu.plan.buffer_slots import NativeSlotErrors
+from sscc.runtime.backends.cpu.plan.draft import PlanDraftErrors
+from sscc.runtime.backends.cpu.plan.library import make_code
+from sscc.runtime.backends.cpu.plan.pipelines import NativePipelineErrors
+from sscc.runtime.backends.cpu.plan.plan import Barrier, Branch, Compute, Execute, Item, NativePlan, PlanLoop
+from sscc.runtime.backends.cpu.plan.planner import NativePlannerErrors, plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from tests.errors import raises

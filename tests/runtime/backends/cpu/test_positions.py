@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sscc.ir.schedule import Body, Instr, Local, Param, Product, Vector
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.nests import LinearAccess, Nest
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.plan import MEMORY
-from sscc.runtime.backends.cpu.positions import Positions
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.nests import LinearAccess, Nest
+from sscc.runtime.backends.cpu.codegen.positions import Positions
+from sscc.runtime.backends.cpu.plan.plan import MEMORY
+from sscc.runtime.backends.cpu.products.packing import Panels
 from tests.families import Compiler, random_tokens
 from tests.native import native_session
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, access

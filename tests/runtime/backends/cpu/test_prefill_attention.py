@@ -10,16 +10,16 @@ import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CausalAttention, ChunkAttention, Observe
-from sscc.runtime.backends.cpu.attention_tiles import tiling
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.prefill_attention import (
+from sscc.runtime.backends.cpu.attention.attention_tiles import tiling
+from sscc.runtime.backends.cpu.attention.prefill_attention import (
     block_of_queries,
     lower_causal_attention,
     lower_chunk_attention,
     lower_observe,
 )
-from sscc.runtime.backends.cpu.row_copies import NativeRowErrors
-from sscc.runtime.backends.reference import prompt
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.row_copies import NativeRowErrors
+from sscc.runtime.backends.reference import prefill_chunk as prompt
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_prefill import (

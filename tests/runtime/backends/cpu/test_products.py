@@ -13,13 +13,13 @@ import pytest
 
 from sscc.ir.errors import ErrorKind
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
-from sscc.runtime.backends.cpu.products import packed_product
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Function, Module
+from sscc.runtime.backends.cpu.codegen.phases import Operand
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.product_blocks import PackedProductErrors
+from sscc.runtime.backends.cpu.products.products import packed_product
 from tests.errors import raises
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided

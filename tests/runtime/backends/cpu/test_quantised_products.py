@@ -13,18 +13,18 @@ import pytest
 from sscc.ir.errors import InternalError
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
-from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
-from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanelErrors, QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import quantised_product
-from sscc.runtime.backends.cpu.quantised_rows import RowForm
-from sscc.runtime.backends.cpu.small_float_products import small_float_product
-from sscc.runtime.backends.cpu.tiled_quantised_products import TileForm
-from sscc.runtime.block_quantizer import FLOATS
-from sscc.runtime.quantization import dequantize
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, MODELS, Features
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Function, Module
+from sscc.runtime.backends.cpu.codegen.phases import Operand
+from sscc.runtime.backends.cpu.products.product_blocks import PackedProductErrors
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanelErrors, QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.products.quantised_rows import RowForm
+from sscc.runtime.backends.cpu.products.small_float_products import small_float_product
+from sscc.runtime.backends.cpu.products.tiled_quantised_products import TileForm
+from sscc.runtime.support.block_quantizer import FLOATS
+from sscc.runtime.support.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored

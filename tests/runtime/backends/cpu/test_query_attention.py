@@ -13,10 +13,10 @@ from torch import Tensor
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
-from sscc.runtime.backends.cpu import query_attention
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.landmarks import lower_landmarks
-from sscc.runtime.backends.cpu.row_choice import CHUNK
+from sscc.runtime.backends.cpu.attention import query_attention
+from sscc.runtime.backends.cpu.attention.landmarks import lower_landmarks
+from sscc.runtime.backends.cpu.attention.row_choice import CHUNK
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.reference import attention, query
 from sscc.runtime.backends.reference.attention import SegmentRows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, encode, numbers

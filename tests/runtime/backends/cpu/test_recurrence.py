@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sscc.ir.operations import RecurrentChunk, RecurrentStep
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.recurrence import lower_recurrent_chunk, lower_recurrent_step
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.recurrence import lower_recurrent_chunk, lower_recurrent_step
 from sscc.runtime.backends.reference import recurrence
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, strided
 

@@ -17,10 +17,10 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program
 from sscc.ir.target import load_target
-from sscc.runtime.backends.cpu.features import GENERIC
+from sscc.runtime.backends.cpu.codegen.features import GENERIC
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.planner import plan_program
+from sscc.runtime.backends.cpu.plan.library import make_code
+from sscc.runtime.backends.cpu.plan.planner import plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, to_array
 from sscc.runtime.validator import validate

@@ -9,9 +9,9 @@ import torch
 
 from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.schedule import Access, Local, Vector
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.figures import GRAIN
-from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
+from sscc.runtime.backends.cpu.attention.selection import lower_observation_scores, lower_pool, lower_select
+from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.figures import GRAIN
 from sscc.runtime.backends.reference import selection
 from sscc.runtime.backends.reference.arrays import to_array
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, body_of, in_thirds, reference

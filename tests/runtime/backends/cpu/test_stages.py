@@ -27,7 +27,7 @@ from sscc.ir.schedule import (
     Window,
 )
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
+from sscc.runtime.backends.cpu.plan.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
 from tests.runtime.programs import copy_body, identity, read, view_of, write
 
 ROWS, WIDTH, TILES = 8, 4, 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sscc.ir.schedule import Access, Body, Instr, Param, Vector, View, Window
-from sscc.runtime.backends.cpu.nests import NativeStrideErrors, Regions
+from sscc.runtime.backends.cpu.codegen.nests import NativeStrideErrors, Regions
 from tests.errors import raises
 from tests.runtime.programs import identity, run_steps
 

@@ -34,17 +34,18 @@ from sscc.ir.schedule import (
 from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu import backend as cpu_backend
-from sscc.runtime.backends.cpu import interpreter, planner
-from sscc.runtime.backends.cpu.bodies import NativeBodyErrors
+from sscc.runtime.backends.cpu import interpreter
+from sscc.runtime.backends.cpu.codegen.bodies import NativeBodyErrors
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, store_weights
-from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.storage import PanelPacking
-from sscc.runtime.backends.cpu.weights import aliased_params, overlap, packed_weights
+from sscc.runtime.backends.cpu.plan import planner
+from sscc.runtime.backends.cpu.plan.library import make_code
+from sscc.runtime.backends.cpu.plan.storage import PanelPacking
+from sscc.runtime.backends.cpu.plan.weights import aliased_params, overlap, packed_weights
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.quantization import dequantize
+from sscc.runtime.support.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.arrays import (
@@ -25,7 +24,8 @@ from sscc.runtime.backends.reference.arrays import (
 from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.backends.reference.interpreter import ReferenceErrors, ReferenceInterpreter
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, BackendErrors
-from sscc.runtime.session import Session
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
 from tests.errors import raises
 from tests.runtime.test_artifact import WEIGHTS, write
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sscc.ir.operations import CachedAttention, CausalAttention, ChunkAttention, DecodeAttention, Segment, UpdateRows
-from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
-from sscc.runtime.backends.reference.prompt import ReferencePromptErrors
+from sscc.runtime.backends.reference.kv_cache import ReferenceCacheErrors
+from sscc.runtime.backends.reference.prefill_chunk import ReferencePromptErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.errors import raises
 from tests.runtime.programs import run_steps

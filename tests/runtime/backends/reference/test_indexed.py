@@ -11,7 +11,7 @@ from torch import Tensor
 from sscc.ir.operations import DecodeAttention, SelectedRows
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.attention import ReferenceAttentionErrors
-from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
+from sscc.runtime.backends.reference.kv_cache import ReferenceCacheErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.errors import raises
 from tests.runtime.programs import run_steps

@@ -23,17 +23,17 @@ from sscc.ir.operations import (
 from sscc.ir.schedule import Access, Entry, For, If, Instr, Launch, Product, Program, Reduction, Scalar, Vector, View
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.access import ReferenceAccessErrors, ReferenceIndexErrors
-from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
 from sscc.runtime.backends.reference.control import ReferenceControlErrors
 from sscc.runtime.backends.reference.interpreter import ReferenceErrors
+from sscc.runtime.backends.reference.kv_cache import ReferenceCacheErrors
 from sscc.runtime.backends.reference.memory import ReferenceMemoryErrors
 from sscc.runtime.backends.reference.numerics import ReferenceNumericsErrors
-from sscc.runtime.backends.reference.prompt import ReferencePromptErrors
+from sscc.runtime.backends.reference.prefill_chunk import ReferencePromptErrors
 from sscc.runtime.backends.reference.selection import ReferenceSelectionErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from sscc.runtime.backends.reference.vector import ReferenceVectorErrors
 from sscc.runtime.backends.reference.views import ReferenceViewErrors
-from sscc.runtime.scalars import ScalarArithmeticErrors
+from sscc.runtime.support.scalars import ScalarArithmeticErrors
 from tests.errors import raises
 from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
 

@@ -31,7 +31,7 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
-from sscc.runtime.backends.cpu.slots import NativeSlotErrors
+from sscc.runtime.backends.cpu.plan.buffer_slots import NativeSlotErrors
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.bodies import BodyCode, ReferenceBodyErrors
 from sscc.runtime.backends.reference.control import ReferenceControlErrors

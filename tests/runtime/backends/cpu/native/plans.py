@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sscc.runtime._native import Core
-from sscc.runtime.backends.cpu.plan import Item, Mode, NativePlan, PlanArgument, PlanEntry, PlanRegion, PlanRun
+from sscc.runtime.backends.cpu.plan.plan import Item, Mode, NativePlan, PlanArgument, PlanEntry, PlanRegion, PlanRun
+from sscc.runtime.support._native import Core
 
 KERNEL = ctypes.CFUNCTYPE(
     None,

@@ -12,11 +12,9 @@ import pytest
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Scalar
-from sscc.runtime import scalars
-from sscc.runtime._native import Core
-from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Module, vector
-from sscc.runtime.backends.cpu.plan import (
+from sscc.runtime.backends.cpu.codegen.machine_code import Jit
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I64, PTR, Module, vector
+from sscc.runtime.backends.cpu.plan.plan import (
     OPS,
     Barrier,
     Branch,
@@ -28,8 +26,10 @@ from sscc.runtime.backends.cpu.plan import (
     PlanLoop,
     PlanRegion,
 )
-from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.scalars import ScalarArithmeticErrors
+from sscc.runtime.support import scalars
+from sscc.runtime.support._native import Core
+from sscc.runtime.support.native_errors import NativeErrors
+from sscc.runtime.support.scalars import ScalarArithmeticErrors
 from tests.errors import raises, refusal
 from tests.runtime.backends.cpu.native.plans import RecordedCall, Recorder, core, plan, run, words
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind, InternalError
-from sscc.runtime._native import Core
-from sscc.runtime.backends.cpu.plan import (
+from sscc.runtime.backends.cpu.plan.plan import (
     OPS,
     VERSION,
     Barrier,
@@ -23,8 +22,9 @@ from sscc.runtime.backends.cpu.plan import (
     PlanLoop,
     PlanRegion,
 )
-from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.scalars import SCALAR_OPS
+from sscc.runtime.support._native import Core
+from sscc.runtime.support.native_errors import NativeErrors
+from sscc.runtime.support.scalars import SCALAR_OPS
 from tests.errors import raises
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 from tests.runtime.backends.cpu.plan_reader import decode_plan

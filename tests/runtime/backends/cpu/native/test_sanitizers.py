@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime.backends.cpu.plan import (
+from sscc.runtime.backends.cpu.plan.plan import (
     Barrier,
     Branch,
     Compute,

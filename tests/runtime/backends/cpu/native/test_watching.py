@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime.backends.cpu.plan import Barrier, Execute, NativePlan, PlanLoop
-from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.backends.cpu.plan.plan import Barrier, Execute, NativePlan, PlanLoop
+from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 

@@ -1,0 +1,428 @@
+"""Text from an artifact in this process: many prompts at once, by continuous batching, with vLLM's names for things.
+
+`LLM` opens an artifact and an engine over it (`sscc.runtime.serving.engine`). Prompts beyond the program's slots wait.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from sscc.compiler.driver.sessions import open_session
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.serving.engine import (
+    FINISH_REASONS,
+    Completion,
+    Engine,
+    EngineOptions,
+    Request,
+    Ticket,
+    cancel_all,
+    shown_text,
+)
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.generation_config import default_sampling, overriding
+from sscc.runtime.session.sampling import Sampling, TokenLogprobs
+from sscc.runtime.support.serving_defaults import NEW_TOKENS
+from sscc.runtime.text.grammar import Grammar
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from tokenizers import Tokenizer
+
+    from sscc.runtime.session.session import Session
+    from sscc.runtime.text.chat_template import ChatTemplate
+
+Prompt = str | Sequence[int]
+"""Text, or its tokens."""
+
+Conversation = Sequence[Mapping[str, Any]]
+"""Messages with `role` and `content`, the oldest first."""
+
+_SEEDS = 2**63
+
+
+class LlmErrors(ErrorKind):
+    TOO_SMALL = UsageError, "{parameter} is {value}, it must be at least 1"
+    NO_CHAT_TEMPLATE = InputError, "{path} has no chat template, so it cannot chat: use generate"
+    SEVERAL_STREAMED = UsageError, "n is {n}, and only one answer can be streamed: use generate"
+    PARAMETERS_DIFFER = (
+        UsageError,
+        "{parameters} sampling_params were given for {prompts} prompts: give one, or one for each prompt",
+    )
+    PROMPT = UsageError, "prompt {number}: {cause}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How an answer is made; the names are vLLM's.
+
+    Attributes:
+        n: answers to each prompt. Answer i draws with seed + i, so that a request with that seed gives it alone.
+        temperature: 0 is greedy. None: as the model's generation_config.json says, or greedy without one; so are
+            `top_p`, `top_k`, `min_p` and `repetition_penalty`.
+        top_p: keep the likeliest tokens that together have this probability; 1 keeps all.
+        top_k: keep so many of the likeliest tokens; 0 or -1 keeps all.
+        min_p: drop tokens less likely than this times the likeliest; 0 drops none.
+        seed: of the draws; None: another one every time.
+        max_tokens: of an answer; None: 64, or as many as fit.
+        stop: strings that end the text and are no part of it.
+        stop_token_ids: tokens that end the text, beside those of the model.
+        ignore_eos: whether the model's own ending tokens end nothing.
+        repetition_penalty, presence_penalty, frequency_penalty: see `Sampling`; 1, 0 and 0 change nothing.
+        logit_bias: token to addend.
+        logprobs: how many alternatives are told of each token; None: no logprobs.
+        prompt_logprobs: how many alternatives are told of each token of the prompt; None: no logprobs of the prompt.
+        grammar: what the text must match; None: anything. It needs the package llguidance.
+        min_tokens: tokens before which nothing ends the text.
+        allowed_token_ids: the only tokens that the text may have besides ending ones; None: any.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: leave the stop string that ends the text in it.
+
+    Raises UsageError for values that nobody can sample with.
+    """
+
+    n: int = 1
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    min_tokens: int = 0
+    allowed_token_ids: Sequence[int] | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise LlmErrors.TOO_SMALL(parameter="n", value=self.n)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise LlmErrors.TOO_SMALL(parameter="max_tokens", value=self.max_tokens)
+        self.requests((0,), NEW_TOKENS + 1, frozenset())  # which refuses what is wrong with the rest
+
+    def requests(
+        self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int], model: Sampling | None = None
+    ) -> list[Request]:
+        """Return the requests for an engine, one for each answer.
+
+        Args:
+            max_context: tokens that prompt and answer may have together.
+            eos: the program's ending tokens.
+            model: the sampling of the model (`default_sampling`).
+        """
+        seed = secrets.randbelow(_SEEDS) if self.seed is None else self.seed
+        sampling = replace(
+            model or Sampling(),
+            **overriding(self),
+            seed=seed,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple(self.logit_bias.items()),
+        )
+        return [
+            Request(
+                prompt=prompt,
+                max_new_tokens=self.max_tokens or max(1, min(NEW_TOKENS, max_context - len(prompt))),
+                sampling=replace(sampling, seed=(seed + index) % _SEEDS),
+                stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+                eos=(frozenset() if self.ignore_eos else eos).union(self.stop_token_ids),
+                logprobs=self.logprobs,
+                prompt_logprobs=self.prompt_logprobs if index == 0 else None,
+                grammar=self.grammar,
+                min_tokens=self.min_tokens,
+                allowed_tokens=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+                keep_stop=self.include_stop_str_in_output,
+                spell_special=not self.skip_special_tokens,
+            )
+            for index in range(self.n)
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class CompletionOutput:
+    """One answer to a prompt.
+
+    Attributes:
+        index: among the answers to the same prompt.
+        text: without the stop string or the ending token; "" where the artifact has no tokenizer.
+        token_ids: all new ones, the ending one included.
+        finish_reason: "stop" after an ending token or a stop string, "length" after `max_tokens`.
+        logprobs: one per token where they were asked for.
+        kept_rows, evicted_rows: of the answer's cache at its end, per layer and KV head.
+        first_token_seconds, seconds: from submission to the first token, and to the end.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    logprobs: tuple[TokenLogprobs, ...]
+    kept_rows: int
+    evicted_rows: int
+    first_token_seconds: float
+    seconds: float
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The logarithm of the whole answer's probability; None without logprobs."""
+        return sum(each.logprob for each in self.logprobs) if self.logprobs else None
+
+    def __repr__(self) -> str:
+        rows = f"{self.kept_rows} rows kept, {self.evicted_rows} evicted"
+        tokens = f"{self.finish_reason} after {len(self.token_ids)} tokens"
+        return f"CompletionOutput({shown_text(self.text)}, {tokens}, {rows})"
+
+    @classmethod
+    def of(cls, index: int, completion: Completion) -> CompletionOutput:
+        """An answer as the engine has made it."""
+        return cls(
+            index=index,
+            text=completion.text,
+            token_ids=completion.tokens,
+            finish_reason=FINISH_REASONS.get(completion.finish, completion.finish),
+            logprobs=completion.logprobs,
+            kept_rows=completion.kept_rows,
+            evicted_rows=completion.evicted_rows,
+            first_token_seconds=completion.first_token_seconds,
+            seconds=completion.seconds,
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class RequestOutput:
+    """A prompt and its answers.
+
+    Attributes:
+        prompt: its text, of a conversation what the chat template made of it; None where it was tokens.
+        prompt_token_ids: its tokens.
+        outputs: as many answers as `SamplingParams.n`.
+        prompt_logprobs: one for each token of the prompt but the first, where they were asked for.
+    """
+
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the first answer."""
+        return self.outputs[0].text
+
+    def __repr__(self) -> str:
+        prompt = f"{len(self.prompt_token_ids)} tokens" if self.prompt is None else shown_text(self.prompt)
+        return f"RequestOutput(prompt {prompt}, {', '.join(map(repr, self.outputs))})"
+
+
+class LLM:
+    """A model that makes text::
+
+        with sscc.LLM("model.rdu") as llm:
+            for output in llm.generate(["once upon", "the end"], sscc.SamplingParams(temperature=0, max_tokens=32)):
+                print(output.prompt, output.text)
+
+    Answers depend on their prompts and sampling alone, and not on what is made beside them. Methods may be called in
+    several threads. Leaving the context, or `close`, ends the engine and the other ranks of a program of several.
+
+    Args:
+        model: an artifact.
+        checkpoint, interpreter, threads, verify: see `sscc.load`.
+        prompt_cache_bytes: see `EngineOptions`; 0 keeps nothing of prompts.
+
+    Attributes:
+        session: what the engine decodes with; its slots are the engine's.
+        engine: for requests that wait for nobody, asyncio, and metrics.
+
+    Raises:
+        UsageError: there is no such interpreter.
+        InputError: missing, truncated, damaged, or of a newer format.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        interpreter: str = DEFAULT_BACKEND,
+        threads: int | None = None,
+        verify: bool = True,
+        prompt_cache_bytes: int | None = None,
+    ) -> None:
+        options = EngineOptions(max_queue=None, prompt_cache_bytes=prompt_cache_bytes)
+        self._artifact = Artifact.load(model, verify=verify)
+        weights = None if checkpoint is None else Path(checkpoint)
+        self.session: Session = open_session(self._artifact, weights, interpreter=interpreter, threads=threads)
+        has_text = self._artifact.tokenizer_file is not None
+        self.engine = Engine(self.session, self.session.tokenizer if has_text else None, options)
+        self._closed = weakref.finalize(self, _close, self.engine, self.session)
+
+    def __repr__(self) -> str:
+        return f"LLM({self._artifact.path.name}: {self.session.signature.in_words()})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Turns text into tokens and back. Raises InputError where the artifact has none."""
+        return self.session.tokenizer
+
+    @cached_property
+    def _sampling(self) -> Sampling:
+        return default_sampling(self._artifact.tokenizer, self._artifact.tokenizer_files)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """From messages to the text of a prompt. Raises InputError where the checkpoint had none."""
+        from sscc.runtime.text.chat_template import ChatTemplate
+
+        folder = self._artifact.tokenizer
+        template = None if folder is None else ChatTemplate.load(folder, names=self._artifact.tokenizer_files)
+        if template is None:
+            raise LlmErrors.NO_CHAT_TEMPLATE(path=self._artifact.path)
+        return template
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one prompt or several, in their order; an exception meanwhile (Ctrl-C) ends all of them.
+
+        Args:
+            prompts: text or lists of tokens; `[1, 2]` is one prompt of two tokens.
+            sampling_params: one for all prompts, or one for each; None: `SamplingParams()`.
+
+        Raises:
+            UsageError: a prompt is empty, too long or has a token that the vocabulary lacks; parameters are not as many
+                as prompts. Nothing is made then.
+            InputError: text where the artifact has no tokenizer.
+        """
+        return self._answers([self._prompt(each) for each in _several(prompts)], sampling_params)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """The assistant's next message in one conversation or several.
+
+        Args:
+            messages: `[{"role": "user", "content": "hello"}]`, or a list of such lists.
+            sampling_params: as `generate` has them.
+
+        Raises as `generate` does, and InputError where the checkpoint had no chat template.
+        """
+        return self._answers([self._conversation(each) for each in _conversations(messages)], sampling_params)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
+        """The text of one answer piece by piece as it is made. Dropping the iterator ends the request.
+
+        Raises UsageError and InputError at the call, as `generate` does, and UsageError for several answers.
+        """
+        if sampling_params is not None and sampling_params.n > 1:
+            raise LlmErrors.SEVERAL_STREAMED(n=sampling_params.n)
+        (asked,) = self._requests([self._prompt(prompt)], sampling_params)[0]
+        return self._texts(self.engine.submit(asked))
+
+    def _texts(self, ticket: Ticket) -> Iterator[str]:
+        """A ticket's text; who reads it keeps the engine open."""
+        yield from (piece.text for piece in ticket.pieces() if piece.text)
+
+    def close(self) -> None:
+        """Ends what is being made, the engine and other ranks; nothing happens if it is closed."""
+        self._closed()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- prompts
+
+    def _prompt(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        from sscc.runtime.text.tokenizer import encode
+
+        if isinstance(prompt, str):
+            return prompt, tuple(encode(self.tokenizer, prompt))
+        return None, tuple(prompt)
+
+    def _conversation(self, messages: Conversation) -> tuple[str | None, tuple[int, ...]]:
+        from sscc.runtime.text.tokenizer import encode
+
+        text = self.chat_template.render(messages)
+        return text, tuple(encode(self.tokenizer, text, special=False))
+
+    def _requests(
+        self,
+        prompts: Sequence[tuple[str | None, tuple[int, ...]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[list[Request]]:
+        params = sampling_params or SamplingParams()
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else [*params]
+        if len(each) != len(prompts):
+            raise LlmErrors.PARAMETERS_DIFFER(parameters=len(each), prompts=len(prompts))
+        signature = self.session.signature
+        eos, context = frozenset(signature.eos_token_ids), signature.geometry.max_context
+        model = self._sampling
+        requests = [one.requests(tokens, context, eos, model) for one, (_, tokens) in zip(each, prompts, strict=True)]
+        for number, (first, *_) in enumerate(requests):
+            try:
+                self.session.check_request(first.prompt, first.max_new_tokens)
+            except UsageError as error:
+                raise LlmErrors.PROMPT(number=number, cause=error) from None
+        return requests
+
+    def _answers(
+        self,
+        prompts: Sequence[tuple[str | None, tuple[int, ...]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[RequestOutput]:
+        requests = self._requests(prompts, sampling_params)
+        tickets = self.engine.submit_all([request for several in requests for request in several])
+        try:
+            completions = iter([ticket.result() for ticket in tickets])
+        except BaseException:
+            cancel_all(tickets)
+            raise
+        outputs = []
+        for (text, tokens), several in zip(prompts, requests, strict=True):
+            done = [next(completions) for _ in several]
+            answers = tuple(CompletionOutput.of(index, one) for index, one in enumerate(done))
+            outputs.append(RequestOutput(text, tokens, answers, done[0].prompt_logprobs))
+        return outputs
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as several."""
+    if isinstance(prompts, str):
+        return [prompts]
+    texts_or_lists = [each for each in prompts if isinstance(each, str | Sequence)]
+    return [*texts_or_lists] if len(texts_or_lists) == len(prompts) else [cast("Sequence[int]", prompts)]
+
+
+def _conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
+    """One conversation or several, as several."""
+    several = [each for each in messages if not isinstance(each, Mapping)]
+    return several if len(several) == len(messages) else [cast("Conversation", messages)]
+
+
+def _close(engine: Engine, session: Session) -> None:
+    engine.close(drain=False)
+    session.close()

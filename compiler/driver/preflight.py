@@ -1,0 +1,160 @@
+"""Checks of a compilation that need no captured model: its outputs, and what its options ask of the checkpoint.
+
+Capturing a model takes minutes where it is large, so whatever can be refused is refused before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sscc.compiler.driver.printing import check_pass_names
+from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.frontend.special_tokens import tokenizer_of
+from sscc.compiler.options.compile_options import DEFAULT_GOLDEN_TOKENS, CompileOptions
+from sscc.ir.errors import ErrorKind, OutputError, UsageError
+from sscc.ir.files import STANDARD
+from sscc.ir.geometry import Geometry
+from sscc.ir.weight_formats.registry import DENSE, KEEP, Encoding, Weights
+from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime.artifact.writer import ArtifactWriter
+from sscc.runtime.text.tokenizer import encode, read_prompt
+
+
+class PreflightErrors(ErrorKind):
+    NO_FOLDER = OutputError, "{path} cannot be written: the folder {folder} does not exist"
+    NOT_A_FOLDER = OutputError, "{path} cannot be written: {folder} is not a folder"
+    NO_PERMISSION = OutputError, "{path} cannot be written: {folder} may not be written to"
+    IS_A_FOLDER = OutputError, "{path} cannot be written: it is a folder"
+    NOTHING_TO_KEEP = (
+        UsageError,
+        "--weights keep: no weights of {path} are stored as codes of a format that a program has{hint}: choose int8 "
+        "or int4, or leave --weights out",
+    )
+    NO_ROOM_FOR_GOLDEN = UsageError, "--golden-tokens {tokens} leaves no room for a prompt in {context} tokens"
+    GOLDEN_TOO_LONG = (
+        UsageError,
+        "the golden prompt has {prompt} tokens and {tokens} are to be generated, which does not fit into {context}: "
+        "shorten {path}, or raise --max-context",
+    )
+    NO_TOKENIZER = UsageError, "{path} has no tokenizer, so the prompt {prompt} cannot become tokens"
+    UNKNOWN_TOKEN = (
+        UsageError,
+        "the prompt {prompt} has the token {token} ({text!r}), and the model's vocabulary is 0 .. {last}",
+    )
+    GOLDEN_WITHOUT_WEIGHTS = UsageError, "--save-golden runs the model: give its weights with --checkpoint"
+    GOLDEN_OF_QUANTISED_PROGRAM = (
+        UsageError,
+        "--save-golden cannot quantise the weights of the exported program {path}: leave one of the two out",
+    )
+
+
+def check_outputs(options: CompileOptions) -> None:
+    """Check that the outputs of a compilation can be made, without making them, and that printed passes exist.
+
+    Raises:
+        OutputError: a folder is missing or may not be written to, or something else is in the output's place.
+        UsageError: there is no pass of a name to print around.
+    """
+    check_pass_names(options.print_ir_before, options.print_ir_after)
+    path = options.output_path
+    if path != STANDARD:
+        target = path.resolve() if path.is_symlink() else path
+        _check_folder(target.parent, path)
+        if options.compile_to == "schedule":
+            ArtifactWriter(path).check_replaceable()
+        elif target.is_dir():
+            raise PreflightErrors.IS_A_FOLDER(path=path)
+    if options.dump_ir_dir is not None:
+        existing = options.dump_ir_dir
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        _check_folder(existing, options.dump_ir_dir)
+
+
+def _check_folder(folder: Path, path: Path) -> None:
+    """Check that files can be made in `folder`, which is to hold `path`."""
+    if not folder.exists():
+        raise PreflightErrors.NO_FOLDER(path=path, folder=folder)
+    if not folder.is_dir():
+        raise PreflightErrors.NOT_A_FOLDER(path=path, folder=folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PreflightErrors.NO_PERMISSION(path=path, folder=folder)
+
+
+def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
+    """Return the formats in which a checkpoint stores weights, by name; weights that are numbers are not among them."""
+    stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
+    return {
+        name: Encoding(form.format, form.format.parts[0].name, form.transposed, form.ordered)
+        for name, form in stored.items()
+        if form is not None and form.format is not None
+    }
+
+
+def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Weights | None, dict[str, Encoding]]:
+    """Return how weights are stored, None for numbers of the program's dtype, and if they are kept the formats in which
+    the checkpoint stores them, by name. Without an option they are kept where the checkpoint is quantized.
+
+    Raises:
+        UsageError: `--weights keep` of a checkpoint that has nothing to keep.
+    """
+    if isinstance(options.weight_format, WeightFormat):
+        return options.weight_format, {}
+    if options.weight_format == DENSE or options.weights == "none":
+        return None, {}
+    formats = stored_formats(checkpoint)
+    if not formats and options.weight_format == KEEP:
+        stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
+        texts = sorted({form.text for form in stored.values() if form is not None})
+        hint = f" (they are {', '.join(texts)})" if texts else " (they are numbers)"
+        raise PreflightErrors.NOTHING_TO_KEEP(path=checkpoint.path, hint=hint)
+    return KEEP if formats else None, formats
+
+
+def golden_prompt(
+    options: CompileOptions, checkpoint: Checkpoint | None, geometry: Geometry
+) -> list[int] | None:
+    """Return the tokens of `--golden-prompt-file`, None without that option, and check that they can be recorded.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: it is too long, or there is nothing to run or no tokenizer.
+    """
+    if not options.save_golden:
+        return None
+    if checkpoint is None:
+        raise PreflightErrors.GOLDEN_WITHOUT_WEIGHTS()
+    if checkpoint.program is not None and options.weight_format not in (None, DENSE):
+        raise PreflightErrors.GOLDEN_OF_QUANTISED_PROGRAM(path=checkpoint.path)
+    context = geometry.max_context
+    tokens = DEFAULT_GOLDEN_TOKENS if options.golden_tokens is None else options.golden_tokens
+    if tokens >= context:
+        raise PreflightErrors.NO_ROOM_FOR_GOLDEN(tokens=tokens, context=context)
+    if options.golden_prompt_file is None:
+        return None
+    tokenizer = tokenizer_of(checkpoint.tokenizer, f"the tokenizer.json of {checkpoint.path}")
+    if tokenizer is None:
+        raise PreflightErrors.NO_TOKENIZER(path=checkpoint.path, prompt=options.golden_prompt_file)
+    prompt = encode(tokenizer, read_prompt(options.golden_prompt_file))
+    if len(prompt) + tokens > context:
+        raise PreflightErrors.GOLDEN_TOO_LONG(
+            prompt=len(prompt), tokens=tokens, context=context, path=options.golden_prompt_file
+        )
+    return prompt
+
+
+def check_golden_prompt(
+    options: CompileOptions, checkpoint: Checkpoint, prompt: Sequence[int] | None, vocabulary: int
+) -> None:
+    """Check that the model knows every token of a golden prompt. Raises UsageError."""
+    unknown = [token for token in prompt or () if token >= vocabulary]
+    if unknown:
+        tokenizer = tokenizer_of(checkpoint.tokenizer)
+        raise PreflightErrors.UNKNOWN_TOKEN(
+            prompt=options.golden_prompt_file,
+            token=unknown[0],
+            text=None if tokenizer is None else tokenizer.id_to_token(unknown[0]),
+            last=vocabulary - 1,
+        )

@@ -1,0 +1,144 @@
+"""Printing the IR between passes, as a person asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TextIO
+
+from torch_mlir import ir
+
+from sscc.ir.context import print_module
+from sscc.ir.dump_text import readable
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.rewriting import functions
+from sscc.ir.suggestions import did_you_mean
+from sscc.passes.base import Observer
+from sscc.passes.pass_pipeline import pass_by_name
+
+ALL, CHANGE = "all", "change"
+EXCERPT = "// excerpt: "
+"""What text begins with that is no whole module."""
+
+
+class IrPrintingErrors(ErrorKind):
+    NO_FUNCTION = UsageError, "no function of the module has the name {name}, but there are {functions}{similar_hint}"
+    CHANGE_BEFORE = (
+        UsageError,
+        "--print-ir-before cannot take `change`, which is not known before a pass: give a name or all",
+    )
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """What of a module is shown.
+
+    Attributes:
+        functions: a name, or a pattern with `*` and `?`; None for the whole module.
+        locations: whether operations say where in the model they come from.
+    """
+
+    functions: str | None = None
+    locations: bool = True
+
+    def of(self, module: ir.Module) -> str:
+        """The text, which is to be read and not compiled on unless it is the whole module; "" where no function of
+        the module is called so. Attributes of the module are not shown with functions."""
+        if self.functions is None and self.locations:
+            return print_module(module)
+        shown = module.operation.clone(ip=False)
+        if self.functions is not None:
+            for function in functions(shown):
+                if not fnmatchcase(function.name.value, self.functions):
+                    function.operation.erase()
+            if not list(functions(shown)):
+                return ""
+            for name in list(shown.operation.attributes):
+                del shown.operation.attributes[name]
+        # What is called may be gone, which the verifier would have printed in another form.
+        text = shown.operation.get_asm(enable_debug_info=self.locations, assume_verified=True)
+        parts = [f"functions {self.functions}"] * (self.functions is not None)
+        parts += ["without locations"] * (not self.locations)
+        return f"{EXCERPT}{', '.join(parts)}; to be read, not to be compiled on\n{readable(text, shown)}"
+
+    def of_result(self, module: ir.Module) -> str:
+        """As `of`, of what a command results in. Raises UsageError where nothing is to be shown."""
+        text = self.of(module)
+        if not text:
+            names = [function.name.value for function in functions(module)]
+            likely = did_you_mean(self.functions or "", names)
+            raise IrPrintingErrors.NO_FUNCTION(name=self.functions or "", functions=names, similar_hint=likely)
+        return text
+
+
+class Showing(Observer):
+    """Shows something of the module that passes run on.
+
+    Attributes:
+        seen: whether there was anything to show.
+    """
+
+    def __init__(self, module: ir.Module, excerpt: Excerpt) -> None:
+        self._module, self._excerpt = module, excerpt
+        self._last = ""
+        self.seen = False
+
+    def shown(self, text: str) -> str:
+        """What is to be shown of the module now, of which `text` is all; "" for nothing."""
+        self._last = self._excerpt.of(self._module) if self._excerpt != Excerpt() else text
+        self.seen = self.seen or bool(self._last)
+        return self._last
+
+    def shown_after(self, text: str, changed: bool) -> tuple[str, bool]:
+        """What is to be shown after a pass, and whether it changed, where `changed` says that the module did."""
+        last, shown = self._last, self.shown(text)
+        return shown, changed and shown != last
+
+
+def check_pass_names(before: Sequence[str], after: Sequence[str]) -> None:
+    """Check the names of passes to print modules around. Raises UsageError for a name that no pass has."""
+    for name in (*before, *after):
+        if name not in (ALL, CHANGE):
+            pass_by_name(name)
+    if CHANGE in before:
+        raise IrPrintingErrors.CHANGE_BEFORE()
+
+
+class IrPrinter(Showing):
+    """Prints modules before and after passes.
+
+    Args:
+        module: what the passes run on.
+        before: pass names, or "all".
+        after: pass names, "all", or "change" (after every pass that changed something of what is shown).
+        out: where to.
+        excerpt: what of the module.
+
+    Raises:
+        UsageError: a name that no pass has.
+    """
+
+    def __init__(
+        self, module: ir.Module, before: Sequence[str], after: Sequence[str], out: TextIO, excerpt: Excerpt
+    ) -> None:
+        check_pass_names(before, after)
+        super().__init__(module, excerpt)
+        self._before, self._after, self._out = set(before), set(after), out
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to print at all."""
+        return bool(self._before or self._after)
+
+    def before(self, name: str, text: str) -> None:
+        self._show(f"before {name}", self.shown(text), bool(self._before & {name, ALL}))
+
+    def after(self, name: str, text: str, changed: bool) -> None:
+        shown, changed = self.shown_after(text, changed)
+        selected = bool(self._after & {name, ALL}) or (changed and CHANGE in self._after)
+        self._show(f"after {name}{'' if changed else ' (no change)'}", shown, selected)
+
+    def _show(self, when: str, text: str, selected: bool) -> None:
+        if selected and text:
+            self._out.write(f"// ----- {when} -----\n{text}")

@@ -1,0 +1,136 @@
+"""The report of a compilation on quantised weights: their bytes, and how far they are from the checkpoint's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from math import prod
+
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.schedule import DTYPE_BYTES
+from sscc.ir.sizes import format_bytes
+from sscc.ir.weight_formats.registry import Encoding
+from sscc.runtime.artifact.tensor_files import Layout, Reader, Stack
+from sscc.runtime.support.quantization import Error, measure_error
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_MATRIX = 2
+
+
+class QuantizationReportErrors(ErrorKind):
+    TENSOR = InputError, "tensor {tensor!r}: {cause}"
+
+
+def quantization_report(
+    layout: Layout, dtype: str, read: Reader | None, stored: Mapping[str, str], kept: Callable[[str, Encoding], bool]
+) -> list[str]:
+    """Lines about the weights of a program: what the checkpoint's codes became; of those that are quantised a summary,
+    one line per kind (layers are alike), and what stays as it is.
+
+    Args:
+        dtype: in which the weights would be stored otherwise.
+        stored: in words how the checkpoint stores those of its weights that are no numbers, by source.
+        kept: whether a source is stored in the checkpoint as the encoding has it.
+        read: gives the checkpoint's tensors; None where there are none, and no error is measured.
+
+    Returns:
+        no line where no weight is quantised, by the checkpoint or by the program.
+    """
+    encoded = {name: stack for name, stack in layout.items() if stack.encoding}
+    as_stored = {n: s for n, s in encoded.items() if all(kept(source, _encoding(s)) for source in s.sources)}
+    kept_sources = {source for stack in as_stored.values() for source in stack.sources}
+    rounded = {name: stack for name, stack in encoded.items() if name not in as_stored}
+    lines = [_summary("kept", as_stored, dtype)] if as_stored else []
+    lines += _dequantised(layout, stored, kept_sources)
+    return [*lines, *_quantised(layout, rounded, dtype, read)] if rounded else lines
+
+
+def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
+    """Return a line about the sources that are stored as codes and became numbers, perhaps to be quantised again: how
+    large the numbers are that the program holds, and what makes them smaller."""
+    sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
+    counts = Counter(stored[source] for source in sources if source in stored)
+    if not counts:
+        return []
+    listed = ", ".join(f"{count} stored as {text}" for text, count in sorted(counts.items()))
+    sizes: Counter[str] = Counter()
+    for stack in layout.values():
+        if not stack.encoding and any(source in stored for source in stack.sources):
+            sizes[stack.spec.dtype] += stack.spec.nbytes
+    held = ", ".join(f"{format_bytes(nbytes)} of {dtype}" for dtype, nbytes in sorted(sizes.items()))
+    grown = f"; they are {held} here, and fewer with --weights int8 or int4" if held else ""
+    return [f"dequantised: weights of the checkpoint, {listed}{grown}"]
+
+
+def _summary(word: str, encoded: Layout, dtype: str) -> str:
+    """What weights are stored as, and their bytes."""
+    values = [stack for stack in encoded.values() if _encoding(stack).is_first]
+    elements = sum(len(stack.sources) * prod(stack.source.shape) for stack in values)
+    nbytes = sum(stack.spec.nbytes for stack in encoded.values())
+    formats = ", ".join(dict.fromkeys(str(_encoding(stack).format) for stack in values))
+    return (
+        f"{word}: {formats}, {format_bytes(nbytes)} instead of {format_bytes(elements * DTYPE_BYTES[dtype])}, "
+        f"{8 * nbytes / elements:.2f} bits a weight"
+    )
+
+
+def _quantised(layout: Layout, encoded: Layout, dtype: str, read: Reader | None) -> list[str]:
+    values = [stack for stack in encoded.values() if _encoding(stack).is_first]
+    summary = _summary("quantised", encoded, dtype)
+    kinds = _kinds(values)
+    if read is None:
+        return [summary, *_left(layout)]
+    errors = {kind: _errors(stacks, read) for kind, stacks in kinds.items()}
+    total = sum((error for by_source in errors.values() for error in by_source.values()), Error())
+    lines = [f"{summary}; ||W' - W|| / ||W|| = {total.normwise:.2e}, by kind of weight:"]
+    width = max(map(len, kinds))
+    for kind, by_source in errors.items():
+        worst = max(by_source, key=lambda name: by_source[name].normwise)
+        line = f"  {kind:{width}}  {sum(by_source.values(), Error()).normwise:.2e}"
+        lines.append(line if len(by_source) == 1 else f"{line}, at most {by_source[worst].normwise:.2e} ({worst})")
+    return [*lines, *_left(layout)]
+
+
+def _encoding(stack: Stack) -> Encoding:
+    return Encoding.parse(stack.encoding)
+
+
+def _kinds(stacks: list[Stack]) -> dict[str, list[tuple[str, Stack]]]:
+    """Sources, with what they are a part of, by their names without the layers' numbers."""
+    kinds: dict[str, list[tuple[str, Stack]]] = defaultdict(list)
+    for stack in stacks:
+        for source in stack.sources:
+            kinds[_NUMBER.sub("*", source)].append((source, stack))
+    return kinds
+
+
+def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Error]:
+    errors = {}
+    for source, stack in sources:
+        weight, encoding = read(source, stack.source), _encoding(stack)
+        try:
+            errors[source] = measure_error(
+                weight.swapaxes(-1, -2) if encoding.transposed else weight, encoding.format
+            )
+        except InputError as error:
+            raise QuantizationReportErrors.TENSOR(tensor=source, cause=error) from None
+    return errors
+
+
+def _left(layout: Layout) -> Iterator[str]:
+    """Matrices that are stored as they are, and why."""
+    encoded = {source: stack for stack in layout.values() if stack.encoding for source in stack.sources}
+    group = next(_encoding(stack).format.block for stack in encoded.values())
+    for kind, sources in _kinds([stack for stack in layout.values() if not stack.encoding]).items():
+        name, stack = sources[0]
+        shape = stack.source.shape
+        if len(shape) < _MATRIX:
+            continue
+        if name in encoded:
+            reason = "it is not only read by products, which read a quantised copy"
+        elif any(size % group for size in shape):
+            reason = f"it is not only read by products, or groups of {group} do not fit into {list(shape)}"
+        else:
+            reason = "it is not only read by products"
+        yield f"  {kind} stays {stack.spec.dtype}: {reason}"

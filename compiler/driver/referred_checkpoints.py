@@ -1,0 +1,149 @@
+"""Checkpoints of artifacts that hold no weights (`--weights reference`), remembered in the user's cache.
+
+An artifact states the digest of its weights and no path: nobody's artifact chooses a file that is opened here.
+Compiling notes under that digest where the checkpoint is, and the identity of its files (inode, size, time of change).
+A run opens that path, and only while the files are still those; otherwise the user names the checkpoint with
+--checkpoint.
+
+The device number is not a part of the identity, because a network file system gets another one at each mount.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from sscc.compiler.options.split_files import named_parts
+from sscc.compiler.options.warning import SsccWarning, warn
+from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError, quoted
+from sscc.runtime.support.user_cache import UnsafeCacheError, open_cached, replacing_cached
+
+CHECKPOINTS = "checkpoints"
+EXPORTED = ".pt2"
+_NOTE_BYTES = 2**20
+_SUFFIXES = (".safetensors", ".bin", ".index.json")
+_CONFIGS = ("config.json", "adapter_config.json")
+
+Identity = dict[str, list[int]]
+"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under "".
+A model in several files has all of them."""
+
+
+class ReferredCheckpointWarnings(ErrorKind):
+    CANNOT_REMEMBER = SsccWarning, (
+        "the place of {checkpoint} cannot be remembered, so runs of the artifact need --checkpoint: {cause}"
+    )
+
+
+class ReferredCheckpointErrors(ErrorKind):
+    CHANGED = InputError, (
+        "{artifact} was compiled from the checkpoint {checkpoint}, whose files have changed since: name a checkpoint "
+        "with --checkpoint, or compile again"
+    )
+    EXPORTED_PROGRAM = UsageError, (
+        "--weights reference does not refer to an exported program, and {path} is one: embed its weights"
+    )
+    GONE = InputError, (
+        "{artifact} was compiled from the checkpoint {checkpoint}, which is not there any more, or lacks files: name a "
+        "checkpoint with --checkpoint"
+    )
+    NOT_REMEMBERED = InputError, (
+        "{artifact} does not hold its weights, and no note in your cache says which checkpoint it was compiled from: "
+        "name the checkpoint with --checkpoint, or compile here, or with --weights embed"
+    )
+
+
+def check_referable(path: Path) -> None:
+    """Raise UsageError where an artifact cannot refer to a model: to open an exported program again takes much longer
+    than to open weights, and reads far more of the file."""
+    if path.suffix.lower() == EXPORTED:
+        raise ReferredCheckpointErrors.EXPORTED_PROGRAM(path=path)
+
+
+def remember(digest: str, checkpoint: Path) -> None:
+    """Note where the checkpoint is whose weights have a digest.
+
+    Args:
+        digest: of the weights as the program wants them (`WeightsRecord.digest`).
+
+    Where the cache cannot be written, that is logged: runs will need --checkpoint.
+
+    Raises UnsafeCacheError where somebody else could write there.
+    """
+    path = checkpoint.resolve()
+    note = json.dumps({"path": str(path), "files": files_of(path)}, sort_keys=True) + "\n"
+    try:
+        with replacing_cached(_name(digest)) as file:
+            file.write(note.encode())
+    except OutputError as error:
+        warn(ReferredCheckpointWarnings.CANNOT_REMEMBER(checkpoint=path, cause=quoted(error)))
+
+
+def is_remembered(digest: str, checkpoint: Path) -> bool:
+    """Return True if a note says that weights of a digest are in a checkpoint, whose files are still those."""
+    path = checkpoint.resolve()
+    return _note(digest) == (path, files_of(path))
+
+
+def recalled(digest: str, artifact: Path) -> Path:
+    """Return the checkpoint whose weights have a digest, if an artifact of them was compiled by this user here.
+
+    Args:
+        artifact: for messages.
+
+    Raises:
+        InputError: nothing is remembered, or the checkpoint is not there any more, or is another one by now.
+        UnsafeCacheError: somebody else could have written what the cache remembers.
+    """
+    note = _note(digest)
+    if note is None:
+        raise ReferredCheckpointErrors.NOT_REMEMBERED(artifact=artifact)
+    path, files = note
+    identity = files_of(path)
+    if not identity:
+        raise ReferredCheckpointErrors.GONE(artifact=artifact, checkpoint=path)
+    if identity != files:
+        raise ReferredCheckpointErrors.CHANGED(artifact=artifact, checkpoint=path)
+    return path
+
+
+def _name(digest: str) -> str:
+    return f"{CHECKPOINTS}/{digest}"
+
+
+def _note(digest: str) -> tuple[Path, Any] | None:
+    """Return path and files of a note; None where there is none that can be read."""
+    try:
+        file = open_cached(_name(digest))
+        if file is None:
+            return None
+        with file:
+            note = json.loads(file.read(_NOTE_BYTES))
+        path = Path(note["path"])
+        return (path, note["files"]) if path.is_absolute() else None
+    except UnsafeCacheError:
+        raise
+    except (InputError, OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+
+
+def files_of(path: Path) -> Identity:
+    """Return the identity of a checkpoint's files; links are followed. {} where there are none."""
+    try:
+        if not path.is_dir():
+            parts = named_parts(path)
+            return _files({part.name: part for part in parts} if len(parts) > 1 else {"": path})
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in entries if entry.name in _CONFIGS or entry.name.endswith(_SUFFIXES)]
+        return _files({name: path / name for name in sorted(names)})
+    except (OSError, ValueError):
+        return {}
+
+
+def _files(paths: dict[str, Path]) -> Identity:
+    states = {name: path.stat() for name, path in paths.items()}
+    regular = {name: state for name, state in states.items() if stat.S_ISREG(state.st_mode)}
+    return {name: [state.st_ino, state.st_size, state.st_mtime_ns] for name, state in regular.items()}

@@ -1,0 +1,45 @@
+"""A reproducer: everything needed to see a pass fail again, in a folder; never weights.
+
+    before.mlir     the module as it was before the pass
+    pipeline.txt    the pass and those that were to follow
+    versions.json   of sscc and of its tools
+    error.txt       what happened
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sscc.compiler.options.versions import own_version, tool_versions
+from sscc.ir.errors import ErrorKind, OutputError
+from sscc.passes.base import Observer
+
+
+class ReproducerErrors(ErrorKind):
+    NOT_WRITTEN = OutputError, "the reproducer {folder} cannot be written: {reason}"
+
+
+class LastStep(Observer):
+    """Remembers the pass that is running and the module it started from."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.text = ""
+
+    def before(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+
+
+def write_reproducer(folder: Path, text: str, pipeline: str, error: BaseException) -> str:
+    """Writes the folder and returns the command that replays the failure. Raises OutputError."""
+    versions = {"sscc": own_version(), **tool_versions()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "before.mlir").write_text(text)
+        (folder / "pipeline.txt").write_text(pipeline + "\n")
+        (folder / "versions.json").write_text(json.dumps(versions, indent=1, sort_keys=True) + "\n")
+        (folder / "error.txt").write_text(f"{type(error).__name__}: {error}\n")
+    except OSError as problem:
+        raise ReproducerErrors.NOT_WRITTEN(folder=folder, reason=problem.strerror or problem) from None
+    return f"sscc opt {folder / 'before.mlir'} --pass-pipeline='{pipeline}'"

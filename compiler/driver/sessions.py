@@ -1,0 +1,101 @@
+"""Sessions on artifacts: of one rank in this process, of several in as many, which it starts or is started with."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from sscc.compiler.driver.loading import identity_of, open_interpreter
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.serving.ranks.crew import Crew, LeadingInterpreter
+from sscc.runtime.serving.ranks.joining import follow_joined, join, launched, share_of_threads
+from sscc.runtime.serving.ranks.starting import Opening, start
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.session import Session
+
+RANK_PROGRAM = "sscc.compiler.driver.rank_program"
+"""The module that a started rank runs."""
+
+
+class SessionOpeningErrors(ErrorKind):
+    OTHER_RANKS = UsageError, "torchrun has started {ranks} ranks, and {path} is compiled for {expected}"
+
+
+def open_session(
+    artifact: Artifact,
+    checkpoint: Path | None = None,
+    *,
+    interpreter: str = DEFAULT_BACKEND,
+    threads: int | None = None,
+    transport: str | None = None,
+) -> Session:
+    """Return a session on `artifact`. Of several ranks this process is rank 0, and the others are started here, or were
+    by torchrun; they end with the session (`Session.close`), or with this process.
+
+    Args:
+        checkpoint, interpreter: see `sscc.compiler.driver.loading.open_interpreter`.
+        threads: number that may be used, by all ranks of this machine together; None leaves it to the interpreter, and
+            with several ranks is all that this process may use.
+        transport: between ranks: "memory" or "sockets"; None: memory where they share it.
+
+    Raises:
+        UsageError: there is no such interpreter, or there are other ranks than the artifact is for.
+        InputError: the weights are missing, damaged, of other shapes, or not the ones referred to; or ranks cannot be
+            started.
+        RankError: another rank has failed, or ranks do not find each other.
+    """
+    ranks = artifact.program.ranks
+    identity = partial(identity_of, artifact, checkpoint)
+    if ranks == 1:
+        opened = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=threads)
+        return Session(artifact.signature, opened, artifact.tokenizer_file, identity)
+    if _launched(artifact) is not None:
+        joined = join(transport, threads)
+        crew, share = Crew(joined.commands, joined.group, lambda _: None, joined.beats), joined.threads
+    else:
+        share, _ = share_of_threads(threads, ranks)
+        path = None if checkpoint is None else str(checkpoint.resolve())
+        opening = Opening(str(artifact.path.resolve()), path, interpreter, share, artifact.verify)
+        crew = start(RANK_PROGRAM, opening, ranks, transport)
+    try:
+        own = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=crew.group)
+        return Session(artifact.signature, LeadingInterpreter(own, crew), artifact.tokenizer_file, identity)
+    except BaseException as error:
+        try:
+            crew.failed(error)
+        finally:
+            crew.close()  # no rank is left when the caller hears of it
+
+
+def follow_session(
+    artifact: Artifact, checkpoint: Path | None, interpreter: str, threads: int | None, transport: str | None
+) -> bool:
+    """If torchrun has started this process as another rank than 0, follow that one to its end, and return True.
+
+    Arguments and errors are those of `open_session`.
+    """
+    if not _launched(artifact):
+        return False
+    follow_joined(
+        transport,
+        threads,
+        lambda group, share: open_interpreter(
+            artifact, checkpoint, interpreter=interpreter, threads=share, group=group
+        ),
+    )
+    return True
+
+
+def _launched(artifact: Artifact) -> int | None:
+    """Return the rank that torchrun has started this process as; None if it did not, or the program needs none.
+
+    Raises:
+        UsageError: it has started another number of ranks than the program is for.
+    """
+    known, ranks = launched(), artifact.program.ranks
+    if known is None:
+        return None
+    if known[1] != ranks:
+        raise SessionOpeningErrors.OTHER_RANKS(ranks=known[1], path=artifact.path, expected=ranks)
+    return known[0]

@@ -1,0 +1,205 @@
+"""Weights of artifacts that hold none, packed once into the user's cache so that later loads map them at once.
+
+The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights as
+the program wants them, the layers of looped kernels stacked; it is named by their digest and can be deleted at any
+time. Beside it lies the sha256 of its bytes: a packed file that is damaged, or that lacks its digest because its
+writer was killed, is packed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from pathlib import Path
+
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.files import HashingFile
+from sscc.ir.weight_formats.registry import Encoding
+from sscc.runtime.artifact.manifest import WeightsRecord
+from sscc.runtime.artifact.tensor_files import (
+    Array,
+    KeepingReader,
+    Layout,
+    Packings,
+    Reader,
+    Specs,
+    TensorSpec,
+    read_specs,
+    read_tensors,
+    stored_specs,
+    weights_digest,
+    write_tensors,
+)
+from sscc.runtime.support.user_cache import WEIGHTS, UnsafeCacheError, cache_folder, open_cached, replacing_cached
+from sscc.runtime.support.verification import Claim, note_written, verify_files
+
+DATA = ".safetensors"
+DIGEST = ".sha256"
+_DIGEST_BYTES = 64
+_SWITCH_SECONDS = 2e-4
+"""Seconds after which a thread hands on the interpreter while weights are packed: the packing, which needs it between
+long calls of native code, would wait 5 ms for it each time."""
+_LOGGER = logging.getLogger("sscc")
+
+
+class WeightCacheErrors(ErrorKind):
+    DIGEST_DIFFERS = InputError, (
+        "the checkpoint is not the one that this artifact was compiled from, because the digest of its weights is "
+        "{digest} instead of {expected}: to run other weights, name their checkpoint with --checkpoint"
+    )
+    LOST = InputError, "{path} was removed while it was read: try again"
+
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes packed, bytes in all)."""
+
+
+def packed_weights(
+    record: WeightsRecord,
+    layout: Layout,
+    read: Reader,
+    progress: Progress,
+    packings: Packings | None = None,
+    *,
+    verify: bool = True,
+) -> dict[str, Array]:
+    """Return the weights of `record`, memory-mapped from the cache, and pack them there first if they are not yet.
+
+    Args:
+        layout: the weights that the program wants, and their sources.
+        read: gives one source; called only while packing.
+        progress: told how far packing is.
+        packings: how some of them are packed for native code.
+        verify: compare a packed file with its sha256, once as long as it does not change.
+
+    Returns: the tensors of `layout` by name.
+
+    Raises:
+        InputError: `read` gives other weights than those that the artifact was compiled with.
+        UnsafeCacheError: somebody else could have written to the cache.
+        OutputError: the cache cannot be written.
+    """
+    name = f"{WEIGHTS}/{record.digest}"
+    packed = _packed(name, stored_specs(layout, packings or {}), verify)
+    if packed is None:
+        pack_weights(layout, read, progress, packings, expected=record.digest)
+        file = open_cached(name + DATA)
+        if file is None:
+            raise WeightCacheErrors.LOST(path=_data_path(name))
+        with file:
+            packed = read_tensors(_data_path(name), file)
+    return packed
+
+
+def _data_path(name: str) -> Path:
+    return cache_folder() / f"{name}{DATA}"
+
+
+def _packed(name: str, specs: Specs, verify: bool) -> dict[str, Array] | None:
+    """Return the tensors of a packed file, if the cache has it whole and with these shapes. Damage is logged."""
+    try:
+        digest = _recorded(name)
+        data = open_cached(name + DATA)
+        if digest is None or data is None:
+            return None
+        path = _data_path(name)
+        with data:
+            if verify:
+                verify_files([Claim(path, data, digest)])
+            return read_tensors(path, data) if read_specs(path, data) == specs else None
+    except UnsafeCacheError:
+        raise
+    except InputError as error:
+        _LOGGER.warning(f"{error}: the weights are packed again")
+        return None
+
+
+def _recorded(name: str) -> str | None:
+    """Return the sha256 that a packed file was written with; None where it is not there."""
+    file = open_cached(name + DIGEST)
+    if file is None:
+        return None
+    with file:
+        return file.read(_DIGEST_BYTES).decode("ascii", "replace")
+
+
+def pack_weights(
+    layout: Layout,
+    read: Reader,
+    progress: Progress,
+    packings: Packings | None = None,
+    *,
+    expected: str | None = None,
+) -> str:
+    """Pack weights into the cache and return their digest, under which they lie there.
+
+    Args:
+        expected: the digest that they must have; None for any.
+
+    Raises as `packed_weights` does.
+    """
+    total = sum(len(stack.sources) * stack.source.nbytes for stack in layout.values())
+    done = 0
+
+    def count(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        progress(done, total)
+
+    def numbers(source: str, spec: TensorSpec) -> Array:
+        array = read(source, spec)
+        count(spec.nbytes)
+        return array
+
+    def kept(source: str, encoding: Encoding) -> Array | None:
+        array = read.kept(source, encoding) if isinstance(read, KeepingReader) else None
+        if array is not None:
+            count(TensorSpec(encoding.source_shape(array.shape), "f32").nbytes)
+        return array
+
+    digest = ""
+    unnamed = f"{WEIGHTS}/packing-{os.getpid()}-{threading.get_ident()}"
+    with replacing_cached(unnamed, lambda: f"{digest}{DATA}") as raw:
+        file = HashingFile(raw)
+        digest = weights_digest(write_tensors(file, layout, KeepingReader(numbers, kept), packings), layout)
+        if expected is not None and digest != expected:
+            raise WeightCacheErrors.DIGEST_DIFFERS(digest=digest, expected=expected)
+    with replacing_cached(f"{WEIGHTS}/{digest}{DIGEST}") as raw:
+        raw.write(file.sha256().encode())
+    data = open_cached(f"{WEIGHTS}/{digest}{DATA}")
+    if data is not None:
+        with data:
+            note_written(data, file.sha256())
+    return digest
+
+
+@contextmanager
+def packed_ahead(pack: Callable[[Progress], str]) -> Iterator[Callable[[], str]]:
+    """Give a function that waits for `pack`, which runs in a thread of its own meanwhile and calls its argument now and
+    then. A block that ends before that stops it.
+    """
+
+    def proceed(done: int, total: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+
+    stopped = threading.Event()
+    usual = sys.getswitchinterval()
+    with ThreadPoolExecutor(1) as worker:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        packing = worker.submit(copy_context().run, pack, proceed)
+        try:
+            yield packing.result
+        finally:
+            stopped.set()
+            sys.setswitchinterval(usual)
+
+
+class _Stopped(Exception):
+    """Nobody waits for the packed weights any more."""

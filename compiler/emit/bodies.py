@@ -1,0 +1,556 @@
+"""Body functions become schedule bodies: each operation turns into one or more steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.compiler.emit.access import access_map, identity_map, loop_sizes
+from sscc.compiler.emit.body import BodyTranslator, Literal, literal
+from sscc.compiler.emit.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir import schedule as sch
+from sscc.ir.collectives import grid_axes
+from sscc.ir.dialects import kv
+from sscc.ir.dialects.kv import geometry_of
+from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import walk
+from sscc.ir.locations import describe_location, origin_of
+from sscc.ir.opspec import Operand
+from sscc.ir.rewriting import fill_value, outer_values
+from sscc.ir.views import RESHAPES, is_view, permutation_of
+
+COMBINERS = {
+    "arith.addf": "addf",
+    "arith.mulf": "mulf",
+    "arith.maximumf": "maximumf",
+    "arith.maxnumf": "maximumf",
+    "arith.minimumf": "minimumf",
+    "arith.minnumf": "minimumf",
+}
+
+
+class BodyEmissionErrors(ErrorKind):
+    DTYPE = UnsupportedError, "{origin}a schedule has no tensors of {dtype}, only of {dtypes}"
+    OPERATION = UnsupportedError, "{origin}a schedule has no step for '{op}'"
+    OFFSETS_NOT_CONSTANT = UnsupportedError, "{origin}the offsets of '{op}' inside a stage are not constant"
+    NO_VIEW = InternalError, "{origin}{source} cannot be viewed as {result} without a copy"
+    TENSOR_LITERAL = UnsupportedError, "{origin}a literal tensor inside a stage has elements that differ"
+    SEVERAL_RESULTS = UnsupportedError, "{origin}{results} results of '{op}' are read, and a step has one"
+    START = UnsupportedError, "{origin}a reduction starts from a tensor; in a schedule it starts from a constant"
+    COMBINER = UnsupportedError, "{origin}a schedule has no reduction by '{op}'"
+    INTEGER_SUM = UnsupportedError, "{origin}a schedule has no reduction by '{op}': sum floats instead of integers"
+
+
+@dataclass(frozen=True)
+class EmittedBody:
+    """A schedule body and how its stage's operands and results map to parameters.
+
+    Tensor operands are the first parameters, in order; results that are not tied follow.
+
+    Attributes:
+        tied: per result, the operand index it updates in place, or None for a parameter of its own.
+    """
+
+    body: sch.Body
+    tied: tuple[int | None, ...]
+
+
+def dtype_of(type_: ir.Type, origin: str = "") -> Any:
+    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others.
+
+    Args:
+        origin: the source line with which an error's message begins (`origin_of`).
+    """
+    name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
+    if name not in sch.DTYPE_BYTES:
+        raise BodyEmissionErrors.DTYPE(origin=origin, dtype=name, dtypes=list(sch.DTYPE_BYTES))
+    return name
+
+
+def emit_body(function: Any) -> EmittedBody:
+    """Emits a stage's body function, whose named linalg operations have been generalised.
+
+    Raises:
+        UnsupportedError: with the stage's source line, for what a schedule cannot express.
+    """
+    return _BodyEmitter(function).emit()
+
+
+@dataclass
+class _BodyEmitter:
+    function: Any
+    steps: list[sch.Step] = field(default_factory=list)
+    literals: dict[ir.Value, Literal] = field(default_factory=dict)
+    scalars: dict[ir.Value, str] = field(default_factory=dict)
+    views: dict[ir.Value, sch.View] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    locals: list[sch.Local] = field(default_factory=list)
+    windows: dict[sch.View, str] = field(default_factory=dict)
+    updated: set[str] = field(default_factory=set)
+
+    def emit(self) -> EmittedBody:
+        block = self.function.entry_block
+        for index, value in enumerate(block.arguments):
+            if isinstance(value.type, ir.RankedTensorType):
+                self._region(value, f"x{index}")
+            else:
+                self.scalars[value] = f"x{index}"
+        *body, terminator = [op.operation for op in block.operations]
+        results = {f"y{index}": value for index, value in enumerate(terminator.operands)}
+        self.returned = {value: name for name, value in reversed(results.items())}  # a value's first name counts
+        for op in body:
+            self._operation(op)
+        arguments = list(block.arguments)
+        names = [self.views[value].tensor if value in self.views else "" for value in arguments]
+        tied = tuple(self._tie(value, names) for value in terminator.operands)
+        for (name, value), operand in zip(results.items(), tied, strict=True):
+            if operand is None and self.views[value].tensor != name:
+                self._copy(value, name)
+        params = [
+            self._param(f"x{index}", value.type, "update" if f"x{index}" in self.updated else "read")
+            for index, value in enumerate(arguments)
+            if value not in self.scalars
+        ]
+        params += [
+            self._param(name, value.type, "write")
+            for (name, value), operand in zip(results.items(), tied, strict=True)
+            if operand is None
+        ]
+        emitted = sch.Body(
+            self.function.name.value,
+            tuple(params),
+            tuple(self.scalars.values()),
+            tuple(self.locals),
+            tuple(sch.Window(name, view) for view, name in self.windows.items()),
+            tuple(self.steps),
+            describe_location(self.function.location),
+        )
+        return EmittedBody(emitted, tied)
+
+    @cached_property
+    def origin(self) -> str:
+        """The source line of the stage, with which an error's message begins."""
+        return origin_of(self.function)
+
+    def _region(self, value: ir.Value, name: str) -> None:
+        self.shapes[name] = tuple(value.type.shape)
+        self.views[value] = whole(name, value.type.shape)
+
+    def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
+        """The operand that a returned value is, where the body updates it; None for others, which are copied."""
+        name = self.views[value].tensor
+        return operand_names.index(name) if name in self.updated and name in operand_names else None
+
+    def _copy(self, value: ir.Value, name: str) -> None:
+        """Puts a returned value that is a view of something else into a parameter."""
+        shape = tuple(value.type.shape)
+        identity = identity_map(len(shape))
+        source = sch.Access(self.name(value), identity)
+        self.steps.append(sch.Vector(shape, (source,), sch.Access(name, identity), (), "in0"))
+
+    def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
+        return sch.Param(name, tuple(type_.shape), dtype_of(type_, self.origin), access)
+
+    def name(self, value: ir.Value) -> str:
+        """The name of the parameter, local or window that shows exactly `value`, or of the scalar that it is."""
+        if value in self.scalars:
+            return self.scalars[value]
+        view = self.views[value]
+        if is_whole(view, self.shapes[view.tensor]):
+            return view.tensor
+        return self.windows.setdefault(view, f"w{len(self.windows)}")
+
+    def filled(self, value: ir.Value) -> None:
+        """Make a local of a filled tensor that an operation of the algorithm reads."""
+        if value in self.literals and value not in self.views and isinstance(value.type, ir.RankedTensorType):
+            name, dtype = self.written(value), dtype_of(value.type, self.origin)
+            self.vector(tuple(value.type.shape), [], name, [("literal", "const", [self.literals[value]], dtype)])
+
+    def flat(self, value: ir.Value) -> str:
+        """The name of `value` [.., rows, 1], which has one number per row, seen as [.., rows]."""
+        view = dropped(self.views[value], list(value.type.shape)[:-1])
+        return self.windows.setdefault(view, f"w{len(self.windows)}")
+
+    def written(self, value: ir.Value) -> str:
+        """A place for the result of an operation: a parameter where it is returned, else a local."""
+        if value not in self.views:
+            name = self.returned.get(value)
+            if name is None:
+                name = f"t{len(self.locals)}"
+                self.locals.append(sch.Local(name, tuple(value.type.shape), dtype_of(value.type, self.origin)))
+            self._region(value, name)
+        return self.name(value)
+
+    # ------------------------------------------------------------------------------------------ operations
+
+    def _operation(self, op: ir.Operation) -> None:
+        if op.name == "tensor.empty":
+            return
+        if is_view(op):
+            if op.operands[0] in self.views:
+                self._view(op)
+            elif op.operands[0] in self.literals:  # of a filled tensor
+                self.literals[op.results[0]] = self.literals[op.operands[0]]
+            return
+        if op.name == "arith.constant":
+            self.literals[op.results[0]] = self._constant(op)
+            return
+        if op.name == "linalg.generic":
+            self._generic(op)
+            return
+        emit = _STEPS.get(op.name)
+        if emit is None:
+            raise BodyEmissionErrors.OPERATION(origin=self.origin, op=op.name)
+        emit(self, op)
+
+    def _view(self, op: ir.Operation) -> None:
+        source = self.views[op.operands[0]]
+        permutation = permutation_of(op)
+        if permutation is not None:
+            view: sch.View | None = transposed(source, permutation)
+        elif op.name == "tensor.extract_slice" and len(op.operands) == 1:
+            sizes, steps = list(op.attributes["static_sizes"]), list(op.attributes["static_strides"])
+            box = sliced(source, list(op.attributes["static_offsets"]), sizes, steps)
+            view = dropped(box, op.results[0].type.shape)
+        elif op.name in RESHAPES:
+            view = reshaped(source, op.results[0].type.shape)
+        else:
+            raise BodyEmissionErrors.OFFSETS_NOT_CONSTANT(origin=self.origin, op=op.name)
+        if view is None:
+            source, result = op.operands[0].type, op.results[0].type
+            raise BodyEmissionErrors.NO_VIEW(origin=origin_of(op) or self.origin, source=source, result=result)
+        self.views[op.results[0]] = view
+
+    def _constant(self, op: ir.Operation) -> Literal:
+        attribute = op.attributes["value"]
+        if isinstance(attribute, ir.DenseElementsAttr):
+            if not attribute.is_splat:
+                raise BodyEmissionErrors.TENSOR_LITERAL(origin=self.origin)
+            attribute = attribute.get_splat_value()
+        return literal(attribute)
+
+    def _generic(self, op: ir.Operation) -> None:
+        block = op.regions[0].blocks[0]
+        used = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
+        if len(used) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
+            raise BodyEmissionErrors.SEVERAL_RESULTS(origin=self.origin, op=op.name, results=len(used))
+        (number,) = used
+        result, count = op.results[number], len(block.arguments) - len(op.results)
+        inputs = list(op.operands)[:count]
+        init = list(op.operands)[count + number]
+        filled = fill_value(op)
+        if filled is not None:
+            self.literals[result] = self.literals[filled]
+            if result not in self.returned:
+                return
+        maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
+        maps = [*maps[:count], maps[count + number]]
+        dims = loop_sizes(maps, [value.type for value in [*inputs, result]], self.origin)
+        reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
+        inside = {operand for inner in walk(op) for operand in inner.operands}  # and not through the maps
+        known = (v for v in outer_values(op) if v in inside and (v in self.views or v in self.scalars))
+        outside = {value: self.name(value) for value in known}
+        body = BodyTranslator(block, outside, self.literals, self.origin)
+        accesses = self._accesses(op, inputs, maps, body)
+        output = sch.Access(self.written(result), access_map(maps[-1], len(dims), self.origin))
+        if not reduced:
+            body.bind_output(block.arguments[count + number], self.literals.get(init))
+            value = body.terminator.operands[number]
+            self.steps.append(sch.Vector(dims, tuple(accesses), output, *body.program_for(value)))
+            return
+        combination = _combiner(body, block.arguments[count + number], number)
+        self._reduction(combination, dims, reduced, accesses, output, init, body)
+
+    def _accesses(
+        self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: BodyTranslator
+    ) -> list[sch.Access]:
+        """Access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
+        accesses: list[sch.Access] = []
+        for index, value in enumerate(inputs):
+            argument = op.regions[0].blocks[0].arguments[index]
+            if value in self.literals:
+                body.bind(argument, self.literals[value])
+                continue
+            body.bind(argument, f"in{len(accesses)}")
+            rows = access_map(maps[index], maps[index].n_dims, self.origin)
+            alone = len(inputs) == 1 and len(maps[-1].results) < len(maps[0].results)  # a sum, say
+            accesses.append(self._access(value, rows) if alone else sch.Access(self.name(value), rows))
+        return accesses
+
+    def _access(self, value: ir.Value, rows: tuple[tuple[int, ...], ...]) -> sch.Access:
+        """An access to what is reduced. A parameter that it shows with other unit dimensions is accessed itself: a
+        window would need it dense, and a tile of it is cut from what is wider."""
+        view = self.views.get(value)
+        if view is None or not view.tensor.startswith("x") or is_whole(view, self.shapes[view.tensor]):
+            return sch.Access(self.name(value), rows)
+        shape = self.shapes[view.tensor]
+        same = [size for size in shape if size != 1] == [size for size in view.shape if size != 1]
+        if not same or view != reshaped(whole(view.tensor, shape), view.shape):
+            return sch.Access(self.name(value), rows)
+        kept = iter([row for row, size in zip(rows, view.shape, strict=True) if size != 1])
+        first = (0,) * len(rows[0])
+        return sch.Access(view.tensor, tuple(next(kept) if size != 1 else first for size in shape))
+
+    def _reduction(
+        self,
+        combination: tuple[str, ir.Value],
+        dims: tuple[int, ...],
+        reduced: tuple[int, ...],
+        accesses: list[sch.Access],
+        output: sch.Access,
+        init: ir.Value,
+        body: BodyTranslator,
+    ) -> None:
+        if init not in self.literals:
+            raise BodyEmissionErrors.START(origin=self.origin)
+        combine, value = combination
+        if combine not in COMBINERS:
+            kind = BodyEmissionErrors.INTEGER_SUM if combine == "arith.addi" else BodyEmissionErrors.COMBINER
+            raise kind(origin=self.origin, op=combine)
+        start = float(self.literals[init])
+        factors = body.product_of(value)
+        if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:
+            a, b = (accesses[int(name[2:])] for name in factors)
+            self.steps.append(sch.Product(dims, reduced, a, b, output))
+            return
+        instructions, result = body.program_for(value)
+        self.steps.append(
+            sch.Reduction(
+                dims, reduced, tuple(accesses), output, instructions, result, COMBINERS[combine], start
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------- kv stages
+
+    def geometry(self, op: ir.Operation) -> Geometry:
+        return geometry_of(op)
+
+    def operand(self, op: ir.Operation, index: int) -> str:
+        return self.name(op.operands[index])
+
+    def updates(self, op: ir.Operation) -> None:
+        """Notes which results are operands that the operation updates in place."""
+        for result, operand in kv.ties_of(op).items():
+            view = self.views[op.results[result]] = self.views[op.operands[operand]]
+            self.updated.add(view.tensor)
+
+    def vector(
+        self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]], first: int = 0
+    ) -> None:
+        """Append a vector program of (name, op, args, type) rows, of which the last one is the result.
+
+        Args:
+            first: where it begins along the last dimension of `out`.
+        """
+        instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
+        *rows, last = identity_map(len(dims))
+        output = sch.Access(out, (*rows, (*last[:-1], first)))
+        self.steps.append(
+            sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
+        )
+
+
+def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple[str, ir.Value]:
+    """The combining operation of a reduction's body, for one of its results, and what it combines with the
+    accumulator."""
+    last = body.terminator.operands[number].owner
+    if isinstance(last, ir.Block):
+        return "none", accumulator
+    operands = list(last.operation.operands)
+    if accumulator not in operands or len(operands) != 2:
+        return str(last.operation.name), operands[0]
+    return str(last.operation.name), operands[1] if operands[0] == accumulator else operands[0]
+
+
+# ---------------------------------------------------------------------------------------- one emitter per kv op
+
+
+def _long(view: sch.View) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that have more than one element."""
+    return [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
+
+
+def _row(e: _BodyEmitter, op: ir.Operation) -> None:
+    g, topk = e.geometry(op), e.operand(op, 2)
+    program = [
+        ("most", "addi", [topk, g.sink], "i64"),
+        ("end", "addi", ["most", g.recent], "i64"),
+        ("raised", "maxsi", ["in1", g.sink], "i64"),
+        ("base", "minsi", ["raised", "most"], "i64"),
+        ("past", "subi", ["in0", "base"], "i64"),
+        ("behind", "subi", ["end", "base"], "i64"),
+        ("ring", "maxsi", ["behind", g.recent], "i64"),  # which it is anyway: a divisor must be known to be above 0
+        ("lap", "remsi", ["past", "ring"], "i64"),
+        ("place", "addi", ["lap", "base"], "i64"),
+        ("before", "cmpi_slt", ["in0", "base"], "i1"),
+        ("row", "select", ["before", "in0", "place"], "i64"),
+    ]
+    batch = op.results[0].type.shape[0]
+    inputs = [sch.Access(e.operand(op, index), ((1, 0),)) for index in range(2)]
+    e.vector((batch,), inputs, e.written(op.results[0]), program)
+
+
+def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
+    """The flags of the cache's rows; with an index those of its rows too, and those that they replace once more."""
+    g, operands = e.geometry(op), kv.operands_of(op)
+    slots, out = op.results[0].type.shape[0], e.written(op.results[0])
+    masks = [sch.Access(e.name(operands[name]), ((1, 0, 0),)) for name in ("position", "active")]
+
+    def seen(first: int) -> list[tuple[Any, ...]]:
+        passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
+        return [
+            ("column", "index", [1], "i64"),
+            ("row", "addi", ["column", first], "i64"),
+            *passed,
+            ("length", "addi", ["passed" if passed else "in0", 1], "i64"),
+            ("end", "addi", [e.name(operands["topk"]), g.sink_recent], "i64"),
+            ("filled", "minsi", ["length", "end"], "i64"),
+            ("written", "cmpi_slt", ["row", "filled"], "i1"),
+            ("valid", "andi", ["written", "in1"], "i1"),
+        ]
+
+    e.vector((slots, g.budget), masks, out, seen(0))
+    if "index" in operands:
+        index = sch.Access(e.name(operands["index"]), ((1, 0, 0), (0, 0, 0), (0, 1, 0)))
+        for at, relation in ((g.sink, "cmpi_slt"), (g.budget, "cmpi_sge")):
+            replaced = [("there", relation, ["in2", 0], "i1"), ("here", "andi", ["valid", "there"], "i1")]
+            e.vector((slots, g.topk), [*masks, index], out, [*seen(g.sink), *replaced], at)
+
+
+def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
+    """The positions of all rows; then those of the rows between sinks and ring, where an operand has them."""
+    g, operands = e.geometry(op), kv.operands_of(op)
+    heads, rows = op.results[0].type.shape
+    out, length, topk = e.written(op.results[0]), e.name(operands["length"]), e.name(operands["topk"])
+
+    def kept(first: int, selected: str | int) -> list[tuple[Any, ...]]:
+        return [
+            ("column", "index", [1], "i64"),
+            ("row", "addi", ["column", first], "i64"),
+            ("ring", "addi", [topk, g.sink], "i64"),
+            ("end", "addi", ["ring", g.recent], "i64"),
+            ("last", "subi", [length, 1], "i64"),
+            ("distance", "subi", ["last", "row"], "i64"),
+            ("signed", "remsi", ["distance", g.recent], "i64"),
+            ("raised", "addi", ["signed", g.recent], "i64"),
+            ("back", "remsi", ["raised", g.recent], "i64"),
+            ("newest", "subi", ["last", "back"], "i64"),
+            ("before_ring", "cmpi_slt", ["row", "ring"], "i1"),
+            ("behind_sinks", "select", ["before_ring", selected, "newest"], "i64"),
+            ("is_sink", "cmpi_slt", ["row", g.sink], "i1"),
+            ("of_longer", "select", ["is_sink", "row", "behind_sinks"], "i64"),
+            ("fits", "cmpi_sge", ["end", length], "i1"),
+            ("position", "select", ["fits", "row", "of_longer"], "i64"),
+            ("limit", "minsi", ["end", length], "i64"),
+            ("is_used", "cmpi_slt", ["row", "limit"], "i1"),
+            ("kept", "select", ["is_used", "position", -1], "i64"),
+        ]
+
+    e.vector((heads, rows), [], out, kept(0, -1))
+    if "selected" in operands:
+        selected = sch.Access(e.name(operands["selected"]), identity_map(2))
+        e.vector((heads, g.topk), [selected], out, kept(g.sink, "in0"), g.sink)
+
+
+def _expert_product(e: _BodyEmitter, op: ir.Operation) -> None:
+    (_, rows, depth), (tokens, chosen, columns) = op.operands[0].type.shape, op.results[0].type.shape
+    token, choice, column, summed = identity_map(4)
+    zero = (0,) * 5
+    a = sch.Access(e.operand(op, 0), (token, zero if rows == 1 else choice, summed))
+    expert = sch.Indirect(0, sch.Access(e.operand(op, 2), (token, choice)))
+    b = sch.Access(e.operand(op, 1), (zero, column, summed), expert)
+    output = sch.Access(e.written(op.results[0]), (token, choice, column))
+    e.steps.append(sch.Product((tokens, chosen, columns, depth), (3,), a, b, output))
+
+
+def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["dim"].value
+    out = e.written(op.results[0])
+    offset = 0
+    for operand in op.operands:
+        dims = tuple(operand.type.shape)
+        identity = identity_map(len(dims))
+        shifted = [(*row[:-1], offset) if index == axis else row for index, row in enumerate(identity)]
+        source = sch.Access(e.name(operand), identity)
+        e.steps.append(sch.Vector(dims, (source,), sch.Access(out, tuple(shifted)), (), "in0"))
+        offset += dims[axis]
+
+
+def _all_reduce(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.steps.append(sch.AllReduce(e.operand(op, 0), e.written(op.results[0]), grid_axes(op)))
+
+
+def _reduce_scatter(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["scatter_dim"].value
+    e.steps.append(sch.ReduceScatter(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
+def _all_gather(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["gather_axis"].value
+    e.steps.append(sch.AllGather(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
+def _all_slice(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["slice_axis"].value
+    e.steps.append(sch.AllSlice(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
+def _all_to_all(e: _BodyEmitter, op: ir.Operation) -> None:
+    split, axis = (op.attributes[name].value for name in ("split_axis", "concat_axis"))
+    e.steps.append(sch.AllToAll(e.operand(op, 0), e.written(op.results[0]), split, axis, grid_axes(op)))
+
+
+def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
+    """The place for a result of which only the first `length` columns are computed; it is filled with zeros first."""
+    name, shape = e.written(value), tuple(value.type.shape)
+    e.vector(shape, [], name, [("literal", "const", [0.0], "f32")])
+    return name
+
+
+def _step(e: _BodyEmitter, op: ir.Operation) -> None:
+    """The step that an operation of the algorithm is, as its specification says."""
+    spec = kv.spec_of_op(op)
+    e.updates(op)
+    for value in op.operands:
+        e.filled(value)
+    values = dict(zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True))
+    fields: dict[str, Any] = {
+        name: e.flat(values[name]) if name in spec.operands and spec.operands[name].flat else e.name(values[name])
+        for name in spec.inputs
+    }
+    for name in spec.only_results:
+        fields[name] = _result_place(e, values[name], spec.operands[name])
+    for name, attribute in spec.attributes.items():
+        whose = attribute.geometry
+        fields[name] = getattr(e.geometry(op), whose) if whose else kv.optional_of(op, name)
+    step: Any = spec.step(fields)
+    e.steps.append(step)
+
+
+def _result_place(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
+    """The name of the place for a result, "" where nobody reads what a step may leave out. Of a part, all of it is
+    written where others than this body may read it."""
+    if operand.optional and not any(True for _ in value.uses):
+        return ""
+    name = _cleared(e, value) if operand.mode == "part" and value in e.returned else e.written(value)
+    return e.flat(value) if operand.flat else name
+
+
+_STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
+    "tensor.concat": _concat,
+    "kv.row": _row,
+    "kv.validity": _validity,
+    "kv.kept_positions": _kept_positions,
+    "kv.expert_product": _expert_product,
+    "shard.all_reduce": _all_reduce,
+    "shard.reduce_scatter": _reduce_scatter,
+    "shard.all_gather": _all_gather,
+    "shard.all_slice": _all_slice,
+    "shard.all_to_all": _all_to_all,
+    **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
+}

@@ -1,0 +1,560 @@
+"""The options of a compilation and everything about them that can be checked without reading the model.
+
+Whatever was not given is None until `CompileOptions.resolve` meets the model's context length: the defaults fit the
+model. Nothing heavy is imported here, so the command line can describe its options without torch.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict
+
+from sscc.compiler.options.layer_topk import LayerTopk
+from sscc.compiler.options.outputs import StdoutErrors, refuse_stdout
+from sscc.compiler.options.policy import WHOLE_PROMPT, Policy, Rule, policy_of
+from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.files import STANDARD
+from sscc.ir.geometry import (
+    DEFAULT_LANDMARK_BITS,
+    DEFAULT_OBS,
+    DEFAULT_POOL,
+    DEFAULT_RECENT,
+    DEFAULT_SINK,
+    INDEXED,
+    KV_DTYPES,
+    KV_POLICIES,
+    KV_ROWS,
+    POOL_MODES,
+    QUERY,
+    Geometry,
+    default_recent,
+)
+from sscc.ir.sharding import MOST_RANKS
+from sscc.ir.suggestions import check_choice, did_you_mean
+from sscc.ir.target import load_target
+from sscc.ir.weight_formats.groups import FLOAT8
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, DENSE, KEEP, WeightChoice, parse_format
+
+WEIGHTS = ("embed", "reference", "none")
+
+DEFAULT_BATCH = 1
+DEFAULT_CHUNK = 256
+DEFAULT_BUDGET = 1024
+DEFAULT_GOLDEN_TOKENS = 16
+MIN_CHUNK = 2
+
+_MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
+
+
+class OptionErrors(ErrorKind):
+    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, a program has at most {most} ranks"
+    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} says what ranks exchange: give --tp, too"
+    KEEP_WITHOUT_WEIGHTS = (
+        UsageError,
+        "--weights keep stores weights as the checkpoint has them, and this compilation has none: leave --no-weights "
+        "out",
+    )
+    LORA_NOT_EMBEDDED = (
+        UsageError,
+        "--lora changes weights, and --weights {weights} stores none: leave it out, so that the artifact holds them",
+    )
+    LORA_WITHOUT_CHECKPOINT = UsageError, "--lora changes the weights of a checkpoint: give --checkpoint, too"
+    NOTHING_SHOWN = (
+        UsageError,
+        "{option} goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level",
+    )
+    NO_OPT_LEVEL = UsageError, "-O{level} does not exist, the levels are {known}"
+    EVEN_POOL = UsageError, "--kv-pool is {pool}, the pooling kernel must be odd"
+    ONLY_BY_QUERY = UsageError, "{option} goes with --kv-policy query"
+    BUDGET_PER_LAYER = UsageError, "{option} is the same for all layers, it cannot be given with --kv-topk-per-layer"
+    BUDGETS_OF_RULE = (
+        UsageError,
+        "the rule {rule} says itself what each layer selects (its method topk): leave --kv-topk-per-layer out",
+    )
+    RULE_OVER_RANKS = UsageError, "the rule {rule} scores by all heads, which --tp would cut: leave --tp out"
+    BUDGET_DIFFERS = (
+        UsageError,
+        "--kv-budget {budget} is not sink + recent + topk = {sink} + {recent} + {topk} = {rows}: leave one of them out",
+    )
+    NO_GOLDEN = UsageError, "{option} needs --save-golden"
+    GOLDEN_WITHOUT_WEIGHTS = (
+        UsageError,
+        "--save-golden runs the model, which --no-weights leaves without weights: leave one of them out",
+    )
+    GOLDEN_WITHOUT_ARTIFACT = UsageError, "--save-golden goes into an artifact, and --compile-to {level} makes none"
+    ONLY_FOR_DUMPS = UsageError, "{option} goes with --compile-from: give the checkpoint as MODEL"
+    LEVEL_NOT_BELOW = UsageError, "--compile-from {start} is not below --compile-to {end}"
+    RECORDED = UsageError, "{option} is recorded in the dump, it cannot be given with --compile-from"
+    DUMP_WITHOUT_WEIGHTS = (
+        UsageError,
+        "a dump holds no weights: give them with --checkpoint, or compile with --no-weights",
+    )
+    MODEL_FROM_STDIN = UsageError, "a model cannot come from stdin, only a dump can: give --compile-from LEVEL"
+    NO_OUTPUT_NAME = UsageError, "the result of what comes from stdin needs a name: give -o"
+    NO_CONTEXT = UsageError, "the model does not say how long a context it takes: give --max-context"
+    CONTEXT_TOO_LONG = (
+        UsageError,
+        "--max-context {context} exceeds the {longest} tokens the model was made for: lower it to at most {longest}",
+    )
+    POLICY_TWICE = UsageError, "policy and kv_policy are the same option: give one of them"
+    UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
+    WEIGHTS_TWICE = UsageError, "--weights {text} says {first} and {second}: give one of them"
+    UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
+    TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
+    BUDGET_TOO_SMALL = (
+        UsageError,
+        "a KV budget of {budget} rows leaves {left} for {part} after {others}, at least {least} is needed: raise "
+        "--kv-budget or lower --kv-topk",
+    )
+
+
+@dataclass(frozen=True)
+class ProgramShape:
+    """The geometry and the sizes of the two static graphs, as `CompileOptions.resolve` settles them.
+
+    Attributes:
+        batch: decode slots B.
+        layer_topk: what each layer selects, where layers differ; the geometry has the most that any of them does.
+        rule: of one's own, that scores prompts and may say what each layer selects; the geometry has its name.
+        chunk: tokens C of one prefill chunk, at least 2.
+        dtype: activations and caches, "f32" or "bf16".
+    """
+
+    geometry: Geometry
+    batch: int
+    chunk: int
+    dtype: str
+    layer_topk: LayerTopk | None = None
+    rule: Rule | None = None
+
+    def geometry_of(self, layers: int) -> Geometry:
+        """The geometry of a model of which it governs so many layers. Raises UsageError where the budgets per layer are
+        not as many, or cannot be."""
+        if self.rule is not None and self.rule.has_budgets and layers:
+            return self.geometry.with_layers(self.rule.budgets(layers, self.geometry.topk))
+        return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
+
+
+OF_BUDGETS = (
+    *("kv_sink", "kv_recent", "kv_topk", "kv_topk_per_layer", "kv_budget", "kv_obs", "kv_pool", "kv_pool_mode"),
+    *("kv_policy", "kv_landmark_bits", "kv_fetch", "kv_rows"),
+)
+"""Options that say which rows a layer keeps that attends to all positions."""
+_RECORDED = (
+    *OF_BUDGETS,
+    *("kv_dtype", "max_context", "batch", "prefill_chunk", "dtype"),
+)
+"""Options whose effect a dump holds."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What to compile and how; None means "the default that fits the model".
+
+    Attributes:
+        model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
+        target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
+        tp: ranks that run the program together, each with a part of its weights; None for 1.
+        tp_sums: as what ranks exchange their parts of sums: "f32", as they are accumulated, or "model", rounded to the
+            program's dtype before.
+        output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
+        config: a config.json for a .pt file that holds a bare state_dict.
+        trust_pt2: load a .pt2 with torch's own reader, which executes code that the file holds.
+        lora: a folder with a LoRA adapter, which is merged into the weights.
+        kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
+        kv_topk_per_layer: in place of `kv_topk`, what each layer selects: numbers, "pyramid:FIRST,LAST" or a file.
+        kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
+        kv_obs: last prompt queries that score the prompt.
+        kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
+        kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step; a file, or
+            a `sscc.Policy` or subclass of it, the end of the prompt by a rule of one's own. Of a rule this is a `Rule`.
+        kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
+        kv_fetch: with "query", the most rows that a step brings from the store per KV head; None for no limit.
+        kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
+            is kept for it.
+        kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
+            "int4", with a scale for every 32.
+        weight_format: how the weights of products are stored: a format; "keep" as the checkpoint has them; "dense" as
+            numbers of the program's dtype; None for "keep" where the checkpoint is quantized and "dense" elsewhere.
+        max_context: longest sequence, prompt plus new tokens; at most the model's own.
+        weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
+        save_golden: record eager PyTorch's outputs for `sscc run --check`.
+        golden_prompt_file, golden_tokens: the prompt to record with, and how many tokens to generate.
+        dump_ir_dir: where to write numbered dumps of every level and pass.
+        compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
+        checkpoint: the weights of a dump.
+        print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
+        ir_function: of printed and dumped modules, what is shown: functions of this name, or pattern; None for all.
+        ir_locations: whether these say where in the model operations come from.
+        timing: report the seconds of each pass.
+        pass_statistics: report what each pass counted.
+        native_code: whether to put code for this CPU into the user's cache; the default is $SSCC_NATIVE_CODE, 0 for
+            no. Without it the native interpreter compiles the schedule when it is first run.
+
+    Raises:
+        UsageError: options that contradict each other or that this version cannot honour.
+    """
+
+    model: Path
+    output: Path | None = None
+    target: str = "rdu"
+    config: Path | None = None
+    trust_pt2: bool = False
+    lora: Path | None = None
+    kv_sink: int | None = None
+    kv_recent: int | None = None
+    kv_topk: int | None = None
+    kv_topk_per_layer: str | None = None
+    kv_budget: int | None = None
+    kv_obs: int | None = None
+    kv_pool: int | None = None
+    kv_pool_mode: str | None = None
+    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = None
+    kv_landmark_bits: int | None = None
+    kv_fetch: int | None = None
+    kv_rows: str | None = None
+    kv_dtype: str | None = None
+    max_context: int | None = None
+    batch: int | None = None
+    prefill_chunk: int | None = None
+    dtype: str | None = None
+    tp: int | None = None
+    tp_sums: str = SUMS[0]
+    opt_level: int = 2
+    weights: str = "embed"
+    weight_format: WeightChoice | None = None
+    save_golden: bool = False
+    golden_prompt_file: Path | None = None
+    golden_tokens: int | None = None
+    dump_ir_dir: Path | None = None
+    compile_to: str = "schedule"
+    compile_from: str | None = None
+    checkpoint: Path | None = None
+    print_ir_before: tuple[str, ...] = ()
+    print_ir_after: tuple[str, ...] = ()
+    ir_function: str | None = None
+    ir_locations: bool = True
+    timing: bool = False
+    pass_statistics: bool = False
+    native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_policy", policy_of(self.kv_policy))
+        self._check_choices()
+        self._check_sizes()
+        self._check_golden()
+        self._check_levels()
+        self._check_stdin()
+
+    def _check_choices(self) -> None:
+        _at_least(1, tp=self.tp)
+        if self.tp is not None and self.tp > MOST_RANKS:
+            raise OptionErrors.TOO_MANY_RANKS(ranks=self.tp, most=MOST_RANKS)
+        check_choice("--tp-sums", self.tp_sums, SUMS)
+        if self.tp is None and self.tp_sums != "f32":
+            raise OptionErrors.SUMS_WITHOUT_RANKS(sums=self.tp_sums)
+        load_target(self.target).of_rank(self.tp or 1)
+        if self.compile_to == "schedule":
+            refuse_stdout(self.output, StdoutErrors.ARTIFACT)
+        check_choice("--compile-to", self.compile_to, LEVELS)
+        check_choice("--weights", self.weights, WEIGHTS)
+        if self.weight_format == KEEP and self.weights == "none":
+            raise OptionErrors.KEEP_WITHOUT_WEIGHTS()
+        if self.lora is not None and self.weights != "embed":
+            raise OptionErrors.LORA_NOT_EMBEDDED(weights=self.weights)
+        self._check_shown()
+        if self.opt_level not in OPT_LEVELS:
+            raise OptionErrors.NO_OPT_LEVEL(level=self.opt_level, known=[f"-O{level}" for level in OPT_LEVELS])
+        check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--compile-from", self.compile_from, LEVELS[:-1])
+
+    @property
+    def shows_modules(self) -> bool:
+        """True if a module of a lower level is written or printed."""
+        shown = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
+        return bool(shown) or self.compile_to != "schedule"
+
+    def _check_shown(self) -> None:
+        if not self.shows_modules:
+            locations = None if self.ir_locations else True
+            _absent(OptionErrors.NOTHING_SHOWN, ir_function=self.ir_function, no_ir_locations=locations)
+
+    def _check_sizes(self) -> None:
+        _at_least(MIN_CHUNK, prefill_chunk=self.prefill_chunk)
+        _at_least(1, batch=self.batch, max_context=self.max_context, kv_budget=self.kv_budget)
+        _at_least(1, kv_recent=self.kv_recent, kv_obs=self.kv_obs, kv_pool=self.kv_pool)
+        _at_least(0, kv_sink=self.kv_sink, kv_topk=self.kv_topk)
+        if self.kv_pool is not None and self.kv_pool % 2 == 0:
+            raise OptionErrors.EVEN_POOL(pool=self.kv_pool)
+        check_choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
+        check_choice("--kv-rows", self.kv_rows, KV_ROWS)
+        check_choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
+        if self.kv_policy != QUERY:
+            _absent(OptionErrors.ONLY_BY_QUERY, kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
+        if self.kv_topk_per_layer is not None:
+            _absent(OptionErrors.BUDGET_PER_LAYER, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
+            if self.rule is not None and self.rule.has_budgets:
+                raise OptionErrors.BUDGETS_OF_RULE(rule=self.rule.name)
+        if self.rule is not None and (self.tp or 1) > 1:
+            raise OptionErrors.RULE_OVER_RANKS(rule=self.rule.name)
+        parts = [self.kv_sink, self.kv_recent, self.kv_topk]
+        rows = sum(part for part in parts if part is not None)
+        if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
+            raise OptionErrors.BUDGET_DIFFERS(
+                budget=self.kv_budget, sink=self.kv_sink, recent=self.kv_recent, topk=self.kv_topk, rows=rows
+            )
+
+    def _check_golden(self) -> None:
+        if not self.save_golden:
+            _absent(
+                OptionErrors.NO_GOLDEN, golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens
+            )
+            return
+        _at_least(1, golden_tokens=self.golden_tokens)
+        if self.weights == "none":
+            raise OptionErrors.GOLDEN_WITHOUT_WEIGHTS()
+        if self.compile_to != "schedule":
+            raise OptionErrors.GOLDEN_WITHOUT_ARTIFACT(level=self.compile_to)
+
+    def _check_levels(self) -> None:
+        if self.compile_from is None:
+            _absent(OptionErrors.ONLY_FOR_DUMPS, checkpoint=self.checkpoint)
+            return
+        if LEVELS.index(self.compile_from) >= LEVELS.index(self.compile_to):
+            raise OptionErrors.LEVEL_NOT_BELOW(start=self.compile_from, end=self.compile_to)
+        _absent(
+            OptionErrors.RECORDED,
+            **{name: getattr(self, name) for name in ("config", *_RECORDED)},
+        )
+        if self.lora is not None and self.checkpoint is None:
+            raise OptionErrors.LORA_WITHOUT_CHECKPOINT()
+        if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
+            raise OptionErrors.DUMP_WITHOUT_WEIGHTS()
+
+    def _check_stdin(self) -> None:
+        if self.model == STANDARD and self.compile_from is None:
+            raise OptionErrors.MODEL_FROM_STDIN()
+        if self.model == STANDARD and self.output is None:
+            raise OptionErrors.NO_OUTPUT_NAME()
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule of one's own, if one was asked for."""
+        return self.kv_policy if isinstance(self.kv_policy, Rule) else None
+
+    @property
+    def output_path(self) -> Path:
+        """Where the result goes: `output`, else in the current folder the model's stem + ".rdu" (or ".LEVEL.mlir")."""
+        if self.output is not None:
+            return self.output
+        name = self.model.absolute().name
+        stem = self.model.stem if self.model.suffix.lower() in _MODEL_SUFFIXES else name
+        return Path(stem + (".rdu" if self.compile_to == "schedule" else f".{self.compile_to}.mlir"))
+
+    def resolve(
+        self, model_context: int | None, model_dtype: str = "f32", longest: int | None = None
+    ) -> ProgramShape:
+        """Settles every default.
+
+        Args:
+            model_context: the longest sequence the model was made for, in tokens; None where it does not say.
+            model_dtype: the activation dtype that fits the checkpoint, one of DTYPES.
+            longest: what the model can be stretched to; None where that is `model_context`.
+
+        Raises:
+            UsageError: an impossible geometry, or a context beyond the model's.
+        """
+        if self.max_context is None and model_context is None:
+            raise OptionErrors.NO_CONTEXT()
+        longest = longest or model_context
+        if self.max_context is not None and longest is not None and self.max_context > longest:
+            raise OptionErrors.CONTEXT_TOO_LONG(context=self.max_context, longest=longest)
+        context = self.max_context or model_context or 1
+        layer_topk = None if self.kv_topk_per_layer is None else LayerTopk.parse(self.kv_topk_per_layer)
+        topk = self.kv_topk if layer_topk is None else layer_topk.most
+        return ProgramShape(
+            geometry=self._geometry(context, topk),
+            layer_topk=layer_topk,
+            rule=self.rule,
+            batch=self.batch or DEFAULT_BATCH,
+            chunk=self.prefill_chunk or max(MIN_CHUNK, min(DEFAULT_CHUNK, context)),
+            dtype=self.dtype or model_dtype,
+        )
+
+    def _geometry(self, context: int, topk: int | None) -> Geometry:
+        """A given number is taken as it is; a default gives way until it fits `context`."""
+        obs, pool, mode = self._observation(context)
+        dtype = self.kv_dtype or KV_DTYPES[0]
+        policy = self.rule.text if self.rule else str(self.kv_policy or KV_POLICIES[0])
+        by_query = policy == QUERY
+        rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
+        bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0
+        stored: dict[str, Any] = {
+            "max_context": context,
+            "obs": obs,
+            "pool": pool,
+            "pool_mode": mode,
+            "rows": rows,
+            "dtype": dtype,
+            "policy": policy,
+            "landmark_bits": bits,
+            "fetch": self.kv_fetch,
+        }
+        room = max(0, context - (self.kv_recent or 1) - (topk or 0))
+        sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
+        if topk is not None:
+            sink, recent = self._rows_around_topk(sink, topk, context)
+            return Geometry(sink, recent, topk, **stored)
+        of_rule = self.rule is not None and not self.kv_obs and self.rule.policy.obs == WHOLE_PROMPT
+        least = 1 if of_rule else obs  # the whole prompt is no window whose columns would have to stay
+        if self.kv_budget is not None:
+            recent = self.kv_recent or default_recent(self.kv_budget, least, pool)
+            return Geometry.from_budget(self.kv_budget, sink=sink, recent=recent, **stored)
+        budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
+        recent = self.kv_recent or max(1, min(default_recent(budget, least, pool), budget - sink))
+        return Geometry(sink, recent, budget - sink - recent, **stored)
+
+    def _observation(self, context: int) -> tuple[int, int, str]:
+        """How many last queries score a prompt, and how their scores are pooled: (obs, pool, pool mode)."""
+        if self.rule is None:
+            return self.kv_obs or DEFAULT_OBS, self.kv_pool or DEFAULT_POOL, self.kv_pool_mode or POOL_MODES[0]
+        of_rule = self.rule.policy
+        obs = context if of_rule.obs == WHOLE_PROMPT else min(int(of_rule.obs or DEFAULT_OBS), context)
+        return self.kv_obs or obs, self.kv_pool or of_rule.pool, self.kv_pool_mode or of_rule.pool_mode
+
+    def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
+        """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""
+        if self.kv_budget is None:
+            return sink, self.kv_recent or max(1, min(DEFAULT_RECENT, context - sink - topk))
+        if self.kv_recent is not None:
+            sink = self.kv_budget - self.kv_recent - topk
+            _fits(self.kv_budget, "the sinks", sink, 0, recent=self.kv_recent, topk=topk)
+            return sink, self.kv_recent
+        recent = self.kv_budget - sink - topk
+        _fits(self.kv_budget, "the ring", recent, 1, sink=sink, topk=topk)
+        return sink, recent
+
+
+class CompileArguments(TypedDict, total=False):
+    """The fields of `CompileOptions` but `model`, as `sscc.compile` takes them: for editors and type checkers.
+
+    Paths may be text, `weights` is what the command line takes ("reference,int4:64"), and `policy` is `kv_policy`.
+    """
+
+    output: str | os.PathLike[str] | None
+    target: str
+    config: str | os.PathLike[str] | None
+    trust_pt2: bool
+    lora: str | os.PathLike[str] | None
+    kv_sink: int | None
+    kv_recent: int | None
+    kv_topk: int | None
+    kv_topk_per_layer: str | None
+    kv_budget: int | None
+    kv_obs: int | None
+    kv_pool: int | None
+    kv_pool_mode: str | None
+    policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
+    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
+    kv_landmark_bits: int | None
+    kv_fetch: int | None
+    kv_rows: str | None
+    kv_dtype: str | None
+    max_context: int | None
+    batch: int | None
+    prefill_chunk: int | None
+    dtype: str | None
+    tp: int | None
+    tp_sums: str
+    opt_level: int
+    weights: str
+    weight_format: WeightChoice | None
+    save_golden: bool
+    golden_prompt_file: str | os.PathLike[str] | None
+    golden_tokens: int | None
+    dump_ir_dir: str | os.PathLike[str] | None
+    compile_to: str
+    compile_from: str | None
+    checkpoint: str | os.PathLike[str] | None
+    print_ir_before: tuple[str, ...]
+    print_ir_after: tuple[str, ...]
+    ir_function: str | None
+    ir_locations: bool
+    timing: bool
+    pass_statistics: bool
+    native_code: bool
+
+
+def options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
+    """Return the options of a call of `sscc.compile`. Raises UsageError for an option that does not exist, and as
+    `CompileOptions`."""
+    kinds = {item.name: item.type for item in fields(CompileOptions)}
+    values: dict[str, Any] = dict(arguments)
+    if "policy" in values:
+        if "kv_policy" in values:
+            raise OptionErrors.POLICY_TWICE()
+        values["kv_policy"] = values.pop("policy")
+    for name, value in values.items():
+        if name not in kinds or name == "model":
+            raise OptionErrors.UNKNOWN(option=name, hint=did_you_mean(name, kinds))
+        if kinds[name] == "Path | None" and value is not None:
+            values[name] = Path(value)
+    if "weights" in values:
+        values["weights"], weight_format = parse_weights(values["weights"])
+        values.setdefault("weight_format", weight_format)
+    return CompileOptions(Path(model), **values)
+
+
+def cache_options(geometry: Geometry) -> dict[str, Any]:
+    """The options of `CompileOptions` that ask for exactly this cache."""
+    values = geometry.to_dict()
+    options = {"max_context": values.pop("max_context")}
+    layer_topk = values.pop("layer_topk", [])
+    if layer_topk:
+        options["kv_topk_per_layer"] = ",".join(map(str, layer_topk))
+        del values["topk"]
+    return options | {f"kv_{name}": value for name, value in values.items()}
+
+
+def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
+    """``--weights``: where they are (one of WEIGHTS), and how those of products are stored, separated by commas.
+
+    Raises:
+        UsageError: two words for the same, or one that says neither.
+    """
+    places = [word for word in text.split(",") if word in WEIGHTS]
+    formats = [word for word in text.split(",") if word not in WEIGHTS]
+    for words in (places, formats):
+        if len(words) > 1:
+            raise OptionErrors.WEIGHTS_TWICE(text=text, first=words[0], second=words[1])
+    named = (KEEP, DENSE, *CHECKPOINT_FORMATS)
+    if formats and formats[0] not in named and not formats[0].startswith(("int", FLOAT8)):
+        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, "int8", "int4", FLOAT8, *named])
+    return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _at_least(low: int, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < low:
+            raise OptionErrors.TOO_SMALL(option=_option(name), value=value, least=low)
+
+
+def _absent(kind: ErrorKind, **options: object) -> None:
+    """Check that options were not given. An error of `kind` has the field `option`."""
+    for name, value in options.items():
+        if value is not None:
+            raise kind(option=_option(name))
+
+
+def _fits(budget: int, part: str, left: int, low: int, **taken: int | None) -> None:
+    """Check that a budget leaves enough rows for one part of the cache once the other parts have theirs."""
+    if left < low:
+        others = [f"{name} {rows}" for name, rows in taken.items()]
+        raise OptionErrors.BUDGET_TOO_SMALL(budget=budget, left=left, part=part, others=others, least=low)

@@ -1,0 +1,261 @@
+"""A rule of one's own: which positions of a prompt stay in the cache, written in one Python file.
+
+A rule is a subclass of `Policy`. It is traced when a model is compiled, and its operations become a part of the
+program; its file is never read again. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
+from sscc.ir.files import check_name
+from sscc.ir.geometry import DEFAULT_POOL, KV_POLICIES, POOL_MODES, RULE
+from sscc.ir.suggestions import did_you_mean, similar_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sscc.compiler.options.rule_prompt import Prompt
+
+WHOLE_PROMPT = "prompt"
+"""As `obs`: every query of the prompt is observed."""
+SUFFIX = ".py"
+OPTION = "--kv-policy"
+
+
+class PolicyErrors(ErrorKind):
+    BAD_TOPK = UsageError, "{rule}.topk gives {rows!r} for layer {layer}, it must be a number of rows"
+    NO_POLICY = UsageError, "{option} is {value!r}, it must be a name, a file or an sscc.Policy"
+    UNKNOWN = (
+        UsageError,
+        "{option} is {value!r}, it must be one of {known}, or the file of a rule, which ends in {suffix}{hint}",
+    )
+    NOT_READABLE = InputError, "{path}: the rule cannot be read: {reason}{hint}"
+    NOT_IN_FILE = InputError, "{path} has no policy {rule}{hint}"
+    EMPTY_FILE = InputError, "{path} must have one policy, and has none: write a subclass of sscc.Policy"
+    SEVERAL = InputError, "{path} must have one policy, and has {rules}: name one, {path}:CLASS"
+    FILE_FAILS = InputError, "{place}: {type}: {cause}"
+    TAKES_ARGUMENTS = UsageError, "the policy {rule} cannot be made without arguments: {cause}"
+    BAD_OBS = UsageError, "{rule}.obs is {obs!r}, it must be a number of queries, {whole!r} or None"
+    BAD_POOL = UsageError, "{rule}.pool is {pool!r}, it must be an odd number of positions"
+    BAD_POOL_MODE = UsageError, "{rule}.pool_mode is {mode!r}, it must be one of {known}"
+    NO_SCORES = UsageError, "{rule} has no method scores(self, prompt)"
+
+
+class Policy:
+    """Scores the positions of a prompt, once it has been read; those of the highest scores stay, beside sinks and ring.
+
+    Attributes:
+        obs: how many of the last queries `scores` sees, or WHOLE_PROMPT; None for the compiler's default. All of them
+            are kept until the prompt is done: H max_context D numbers, for one layer at a time.
+        pool: odd width of the pooling of scores along positions; 1 for none.
+        pool_mode: "avg" or "max".
+
+    `--kv-obs`, `--kv-pool` and `--kv-pool-mode` are stronger than these.
+    """
+
+    obs: ClassVar[int | str | None] = None
+    pool: ClassVar[int] = 1
+    pool_mode: ClassVar[str] = POOL_MODES[0]
+
+    def scores(self, prompt: Prompt) -> Tensor:
+        """Scores [Hkv, n] f32 of every position, finite: for each KV head the highest stay, of equal ones the earlier.
+
+        It runs once, on tensors without numbers, when a model is compiled: conditions and loops over sizes are those of
+        Python, and what depends on a tensor's numbers has to be said in operations (`torch.where`). It is the same for
+        all layers.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method scores(self, prompt)")
+
+    def topk(self, layer: int, layers: int, topk: int) -> int:
+        """How many positions a layer selects.
+
+        Args:
+            layer: counted from 0, among the `layers` that the budget governs (layers that attend within a sliding
+                window keep their window).
+            topk: what each selects where all select alike.
+        """
+        return topk
+
+
+class SnapStream(Policy):
+    """The rule that comes with sscc: the attention that the last queries of a prompt pay, pooled."""
+
+    pool: ClassVar[int] = DEFAULT_POOL
+
+    def scores(self, prompt: Prompt) -> Tensor:
+        return prompt.attention_mass()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A policy and what is recorded of it.
+
+    Attributes:
+        name: of its class.
+        digest: sha256 (hex) of its file; of an object's class, of the source and the object's own attributes.
+    """
+
+    policy: Policy
+    name: str
+    digest: str
+
+    @property
+    def text(self) -> str:
+        """What `Geometry.policy` says."""
+        return f"{RULE}{self.name}@{self.digest}"
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether layers may select different numbers of positions."""
+        return type(self.policy).topk is not Policy.topk
+
+    def budgets(self, layers: int, topk: int) -> tuple[int, ...]:
+        """What each of so many layers selects. Raises UsageError for what is no number of rows."""
+        numbers = [self.policy.topk(layer, layers, topk) for layer in range(layers)]
+        for layer, number in enumerate(numbers):
+            if type(number) is not int or number < 0:
+                raise PolicyErrors.BAD_TOPK(rule=self.name, rows=number, layer=layer)
+        return tuple(numbers)
+
+
+def policy_of(asked: object) -> str | Rule | None:
+    """The name of a policy that comes with sscc, or a rule of one's own, whose file is run.
+
+    Args:
+        asked: one of KV_POLICIES, a file (FILE.py or FILE.py:CLASS), a `Policy`, a subclass of it that takes no
+            arguments, a `Rule` or None.
+
+    Raises:
+        UsageError: none of these. InputError: a file that cannot be run, or has not exactly one policy.
+    """
+    if asked is None or isinstance(asked, Rule):
+        return asked
+    if isinstance(asked, str) and asked in KV_POLICIES:
+        return asked
+    if isinstance(asked, type) and issubclass(asked, Policy):
+        return _of_object(_made(asked))
+    if isinstance(asked, Policy):
+        return _of_object(asked)
+    if not isinstance(asked, str | os.PathLike):
+        raise PolicyErrors.NO_POLICY(option=OPTION, value=asked)
+    path, _, name = str(asked).partition(f"{SUFFIX}:")
+    if name or str(asked).endswith(SUFFIX):
+        return _of_file(Path(path + SUFFIX if name else path), name)
+    raise PolicyErrors.UNKNOWN(
+        option=OPTION,
+        value=str(asked),
+        known=KV_POLICIES,
+        suffix=SUFFIX,
+        hint=did_you_mean(str(asked), KV_POLICIES),
+    )
+
+
+def _of_object(policy: Policy) -> Rule:
+    kind = type(policy)
+    parts = [_source(part) for part in kind.__mro__ if issubclass(part, Policy) and part is not Policy]
+    text = "\n".join([*parts, *(f"{name}={value!r}" for name, value in sorted(vars(policy).items()))])
+    return _checked(policy, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _source(kind: type) -> str:
+    """The source of a class; where there is none (it was typed into an interpreter), the code of its methods."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        members = ((name, getattr(member, "__code__", None)) for name, member in sorted(vars(kind).items()))
+        codes = ((name, code.co_code.hex(), code.co_consts, code.co_names) for name, code in members if code)
+        return "\n".join(map(str, codes))
+
+
+def _of_file(path: Path, name: str) -> Rule:
+    """The rule of a file, or that of one of its classes."""
+    check_name(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PolicyErrors.NOT_READABLE(path=path, reason=error.strerror, hint=similar_file(path)) from None
+    digest = hashlib.sha256(data).hexdigest()
+    module = _run(path, f"sscc_rule_{path.stem}_{digest[:8]}")
+    kinds = {
+        kind.__name__: kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == module.__name__
+    }
+    if name and name not in kinds:
+        raise PolicyErrors.NOT_IN_FILE(path=path, rule=name, hint=did_you_mean(name, kinds))
+    if not name and not kinds:
+        raise PolicyErrors.EMPTY_FILE(path=path)
+    if not name and len(kinds) != 1:
+        raise PolicyErrors.SEVERAL(path=path, rules=list(kinds))
+    return _checked(_made(kinds[name] if name else next(iter(kinds.values()))), digest)
+
+
+def _run(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # the suffix is that of a module
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise PolicyErrors.FILE_FAILS(
+            place=place_of(error, str(path)), type=type(error).__name__, cause=quoted(error)
+        ) from None
+    return module
+
+
+def file_of(rule: Rule) -> str:
+    """Where a rule's method `scores` is written; its name where nobody knows."""
+    code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
+    return rule.name if code is None else str(code.co_filename)
+
+
+def method_of(rule: Rule) -> str:
+    """``FILE:LINE`` of a rule's method `scores`, where nothing says which of its lines it is; its name where nobody
+    knows."""
+    code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
+    return rule.name if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def place_of(error: BaseException, file: str) -> str:
+    """``FILE:LINE``, the last line of a file that an error went through; the file alone where it went through none."""
+    lines = [error.lineno] if isinstance(error, SyntaxError) and error.filename == file else []
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == file:
+            lines.append(frame.tb_lineno)
+        frame = frame.tb_next
+    return f"{file}:{lines[-1]}" if lines else file
+
+
+def _made(kind: type[Policy]) -> Policy:
+    try:
+        return kind()
+    except TypeError as error:
+        raise PolicyErrors.TAKES_ARGUMENTS(rule=kind.__name__, cause=quoted(error)) from None
+
+
+def _checked(policy: Policy, digest: str) -> Rule:
+    name = type(policy).__name__
+    obs: Any = policy.obs
+    if obs is not None and obs != WHOLE_PROMPT and (type(obs) is not int or obs < 1):
+        raise PolicyErrors.BAD_OBS(rule=name, obs=obs, whole=WHOLE_PROMPT)
+    if type(policy.pool) is not int or policy.pool < 1 or policy.pool % 2 == 0:
+        raise PolicyErrors.BAD_POOL(rule=name, pool=policy.pool)
+    if policy.pool_mode not in POOL_MODES:
+        raise PolicyErrors.BAD_POOL_MODE(rule=name, mode=policy.pool_mode, known=POOL_MODES)
+    if type(policy).scores is Policy.scores:
+        raise PolicyErrors.NO_SCORES(rule=name)
+    return Rule(policy, name, digest)

@@ -1,0 +1,278 @@
+"""`sscc bench`: how fast an artifact runs on this machine, and how near to what its memory permits."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.options.progress import bar
+from sscc.compiler.tools.commands.engines import (
+    add_execution_arguments,
+    check_at_least,
+    check_execution_arguments,
+    followed,
+    log_to_stderr,
+    open_artifact,
+    session_of,
+)
+from sscc.compiler.tools.commands.model_arguments import (
+    add_compilation_arguments,
+    add_model_argument,
+    announce,
+    resolve_model,
+)
+from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.inspection.measurements import Measurement, Measurements, Test
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.sizes import format_bytes, format_seconds
+from sscc.ir.terminal import listing
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sscc.runtime.session.artifact import Artifact
+    from sscc.runtime.session.session import Session
+
+PROMPT, NEW, DEPTH = 512, 128, 512
+REPETITIONS = 5
+UNTIMED_STEPS = 2
+CALIBRATION_BYTES = 256 << 20
+SEED = 0
+_MOST_DIGITS = 9
+
+
+class BenchErrors(ErrorKind):
+    NOT_NUMBERS = UsageError, "{text!r} is not a list of numbers, such as 512 or 512,1024"
+    PROMPT_TOO_LONG = UsageError, "-p is {tokens}, but the program takes at most {context} tokens"
+    TOO_MANY_SLOTS = UsageError, "-b is {asked}, but the program has {slots} slots"
+    TOO_MANY_STEPS = UsageError, (
+        "{depth} tokens (-d), {steps} steps (-n) and {untimed} untimed steps are {tokens} tokens, but the program "
+        "takes at most {context}: give fewer"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_argument(parser)
+    tests = parser.add_argument_group("tests (N,N,.. for several; each number of steps at each depth and batch)")
+    numbers: dict[str, Any] = {"type": _numbers, "metavar": "N"}
+    tests.add_argument("-p", "--prompt-tokens", **numbers, help=f"prompts to prefill, 0 for none {_fitting(PROMPT)}")
+    tests.add_argument("-n", "--new-tokens", **numbers, help=f"steps to decode, 0 for none {_fitting(NEW)}")
+    tests.add_argument("-d", "--depth", **numbers, help=f"tokens of the prompt before these steps {_fitting(DEPTH)}")
+    tests.add_argument("-b", "--batch", **numbers, help="slots that decode (default: 1, and all)")
+    tests.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help="of each test")
+    parser.add_argument("--json", action="store_true", help="one object, for programs: every repetition's seconds")
+    add_quiet_argument(parser)
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"))
+    add_execution_arguments(parser.add_argument_group("execution"))
+
+
+def main(args: argparse.Namespace) -> int:
+    check_execution_arguments(args)
+    check_at_least(1, "--repetitions", args.repetitions)
+    log_to_stderr(args.quiet)
+    from sscc.runtime.serving.ranks.joining import ranks_of_this_machine
+    from sscc.runtime.support import _native
+
+    resolve_model(args, max(args.batch or [1]))
+    if followed(args):
+        return 0
+    artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
+    plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
+    threads = args.threads or _native.usable_threads()
+    ranks, here = artifact.program.ranks, ranks_of_this_machine(artifact.program.ranks)
+    results = []
+    with closing(session_of(artifact, args)) as session:
+        if not args.json:
+            print(listing([repr(artifact), _means(args.interpreter, threads, ranks, here), HEADER]), flush=True)
+        with bar("measuring", alive=False) as (advance, update):
+            bench = Bench(artifact, session, args.repetitions, threads, here, advance, update)
+            for result in bench.run(plan):
+                results.append(result)
+                if not args.json:
+                    print(_line(result), flush=True)
+    if args.json:
+        taken = Measurements(
+            str(args.given_model), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
+        )
+        print(json.dumps(asdict(taken)))
+    return 0
+
+
+def _means(interpreter: str, threads: int, ranks: int, here: int) -> str:
+    """By what it is measured."""
+    processes = f", {ranks} ranks" if ranks > 1 else ""
+    processes += "" if here == ranks else f", {here} of which on this machine"
+    return f"{interpreter} interpreter{processes}, {threads} thread{'s' * (threads > 1)}"
+
+
+def _fitting(default: int) -> str:
+    return f"(default: {default}, or what fits)"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """ "512,1024" """
+    words = text.split(",")
+    if not all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words):
+        raise BenchErrors.NOT_NUMBERS(text=text)
+    return tuple(map(int, words))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: prompts to prefill; steps to decode at depths, with so many slots."""
+
+    prompts: tuple[int, ...]
+    steps: tuple[int, ...]
+    depths: tuple[int, ...]
+    batches: tuple[int, ...]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, slots: int, context: int) -> Plan:
+        """What the options ask for. Raises UsageError for what the program does not take."""
+        steps = args.new_tokens or (max(1, min(NEW, context // 4)),)
+        steps = () if steps == (0,) else steps
+        fits = max(1, min(DEPTH, context - UNTIMED_STEPS - max(steps, default=0)))
+        prompts = args.prompt_tokens or (min(PROMPT, context),)
+        plan = cls(
+            prompts=() if prompts == (0,) else prompts,
+            steps=steps,
+            depths=args.depth or (fits,),
+            batches=args.batch or tuple(sorted({1, slots})),
+        )
+        for option, values in (("-p", plan.prompts), ("-n", plan.steps), ("-d", plan.depths), ("-b", plan.batches)):
+            for value in values:
+                check_at_least(1, option, value)
+        if max(plan.batches) > slots:
+            raise BenchErrors.TOO_MANY_SLOTS(asked=max(plan.batches), slots=slots)
+        if max(plan.prompts, default=0) > context:
+            raise BenchErrors.PROMPT_TOO_LONG(tokens=max(plan.prompts), context=context)
+        most = max(plan.depths) + UNTIMED_STEPS + max(plan.steps, default=0)
+        if plan.steps and most > context:
+            raise BenchErrors.TOO_MANY_STEPS(
+                depth=max(plan.depths), steps=max(plan.steps), untimed=UNTIMED_STEPS, tokens=most, context=context
+            )
+        return plan
+
+
+class Bench:
+    """Measures a session with random tokens, each test after one that is not counted.
+
+    Args:
+        threads: that the session uses on this machine, and that the bandwidth is measured with.
+        ranks: of this machine, which share its bandwidth.
+        advance: told how many repetitions of all tests are done, and how many there are, between them.
+        update: told which test is measured.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        session: Session,
+        repetitions: int,
+        threads: int,
+        ranks: int = 1,
+        advance: Callable[[int, int], None] = lambda done, total: None,
+        update: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        import numpy as np
+
+        self._artifact, self._session = artifact, session
+        self._repetitions, self._threads, self._ranks = repetitions, threads, ranks
+        self._random = np.random.default_rng(SEED)
+        self._advance, self._update = advance, update
+        self._done = self._all = 0
+
+    def run(self, plan: Plan) -> Iterator[Measurement]:
+        """Every prompt, then every number of steps at every depth with every number of slots."""
+        decodes = list(itertools.product(plan.depths, plan.batches, plan.steps))
+        self._done, self._all = 0, (len(plan.prompts) + len(decodes)) * (1 + self._repetitions)
+        for tokens in plan.prompts:
+            self._update(f"prefill {tokens}")
+            yield self._prefill(tokens)
+        for depth, slots, count in decodes:
+            self._update(f"decode {count} at {depth}, {slots} slot{'s' * (slots > 1)}")
+            yield self._decode(count, depth, slots)
+
+    def _prefill(self, tokens: int) -> Measurement:
+        prompt = self._tokens(tokens)
+        seconds = self._repeated(lambda: self._timed(lambda: self._session.prefill(0, prompt)))
+        return self._measurement("prefill", tokens, 1, 0, seconds, None)
+
+    def _decode(self, count: int, depth: int, slots: int) -> Measurement:
+        import numpy as np
+
+        session, batch = self._session, self._artifact.signature.batch
+        session.reset()
+        for slot in range(slots):
+            session.prefill(slot, self._tokens(depth))
+        kept = [session.snapshot(slot) for slot in range(slots)]
+        active = np.arange(batch) < slots
+
+        def once() -> float:
+            for slot, snapshot in enumerate(kept):
+                session.restore(slot, snapshot)
+            tokens = [self._tokens(batch) for _ in range(UNTIMED_STEPS + count)]
+            for step in tokens[:UNTIMED_STEPS]:
+                session.decode_step(step, active)
+            return self._timed(lambda: [session.decode_step(step, active) for step in tokens[UNTIMED_STEPS:]])
+
+        seconds = self._repeated(once)
+        read = self._ranks * step_bytes(self._artifact, slots, depth)
+        return self._measurement("decode", count, slots, depth, seconds, read)
+
+    def _tokens(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return self._random.integers(0, self._artifact.signature.vocab_size, count)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def _repeated(self, measure: Callable[[], float]) -> tuple[float, ...]:
+        seconds = []
+        for _ in range(1 + self._repetitions):
+            seconds.append(measure())
+            self._done += 1
+            self._advance(self._done, self._all)
+        return tuple(seconds[1:])
+
+    def _measurement(
+        self, test: Test, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
+    ) -> Measurement:
+        from sscc.runtime.support import _native
+
+        median = statistics.median(seconds)
+        bandwidth = 1e9 * _native.read_bandwidth(self._threads, CALIBRATION_BYTES)
+        share = None if step is None else step * tokens / median / bandwidth
+        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, bandwidth, step, share)
+
+
+def step_bytes(artifact: Artifact, slots: int, tokens: int) -> int:
+    """What a decode step of so many slots, of so many tokens each, cannot avoid to read: a rank, of several."""
+    from sscc.compiler.tools.inspection.inspection import stored_bytes, time_decode
+
+    timing = time_decode(artifact, artifact.target, mean_experts=True)
+    weights = sum(stored_bytes(artifact.program, timing).values())
+    return weights + round(artifact.signature.step_row_bytes(slots, tokens))
+
+
+HEADER = f"{'test':32} {'tokens/s':>10}  {'slowest .. fastest':>20}  {'a step':>10}  {'reads':>10}  bandwidth"
+
+
+def _line(m: Measurement) -> str:
+    slowest, fastest = (m.slots * m.tokens / seconds for seconds in (max(m.seconds), min(m.seconds)))
+    spread = f"{slowest:.1f} .. {fastest:.1f}"
+    line = f"{m.name:32} {m.tokens_per_second:10.1f}  {spread:>20}"
+    if m.bytes_per_step is None or m.share is None:
+        return line
+    step = format_seconds(statistics.median(m.seconds) / m.tokens)
+    of = f"{100 * m.share:.0f}% of {m.bandwidth / 1e9:.1f} GB/s"
+    return f"{line}  {step:>10}  {format_bytes(m.bytes_per_step):>10}  {of}"

@@ -1,0 +1,279 @@
+"""`sscc bisect`: names the first pass after which a model's outputs change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.progress import status
+from sscc.compiler.tools.commands.compile import _add_cache_arguments, _add_graph_arguments
+from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
+from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError
+from sscc.ir.extras import COMPILE, require
+from sscc.ir.files import STANDARD, shown_name
+from sscc.ir.terminal import send_log_to_stderr
+from sscc.ir.weight_formats.registry import order_of, parse_format
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch_mlir import ir
+
+    from sscc.compiler.driver.driver import Source
+    from sscc.compiler.interpret.bisection import Bisection, StepOutcome
+    from sscc.runtime.artifact.tensor_files import Layout
+
+DUMP = ".mlir"
+DEFAULT_STEPS = 4
+TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
+"""Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
+sums and, in bf16, where intermediate values are rounded."""
+
+
+class BisectErrors(ErrorKind):
+    NEGATIVE_TOLERANCE = UsageError, "--tolerance is {tolerance}, but the least is 0"
+    STDIN_TWICE = UsageError, "stdin holds one dump: give the name of a file for the other"
+    NOT_TWO_DUMPS = UsageError, "two files are compared as they are: give two .mlir dumps, and no --pass-pipeline"
+    LACKS_LAYERS = InputError, "{dump} lacks layers, because {cause}: start from the model"
+    NOTHING_RUN = (
+        UsageError,
+        "no level was reached that can be run: --compile-to or --pass-pipeline ends too early",
+    )
+    OUTPUTS_CHANGED = (
+        CheckError,
+        "{step} changes the outputs: ||a - b|| / ||b|| is {error:.3g} against {first}, but at most {tolerance:g} is "
+        "rounding",
+    )
+    NOT_RUNNABLE = CheckError, "after {step} the program cannot be run any more: {problem}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir, - for one on stdin"
+    )
+    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER.mlir", help="compare two dumps, run no pass")
+    parser.add_argument(
+        "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through (default: -O's)"
+    )
+    parser.add_argument(
+        "-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))} (default: 2)"
+    )
+    parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
+    parser.add_argument(
+        "--compile-to", default=LEVELS[-1], choices=LEVELS[1:], metavar="LEVEL", help="stop after this level"
+    )
+    parser.add_argument("--target", default="rdu", help="rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
+    parser.add_argument(
+        "--trust-pt2", action="store_true", help="load a .pt2 with torch's own reader, which runs code from the file"
+    )
+    parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
+    parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
+    parser.add_argument(
+        "--weights",
+        dest="weight_format",
+        type=parse_format,
+        metavar="FORMAT",
+        help="keep, dense, or int8 or int4, then :GROUP, then :zero-point: quantized before anything is compared "
+        "(default: keep for a quantized checkpoint)",
+    )
+    parser.add_argument("--json", action="store_true", help="one object a line, for programs")
+    add_quiet_argument(parser)
+    _add_trial_arguments(parser.add_argument_group("what is run and compared"))
+    _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
+    _add_graph_arguments(parser.add_argument_group("static graphs"))
+
+
+def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
+    tolerances = ", ".join(f"{value:.0e} in {name}" for name, value in TOLERANCE.items())
+    group.add_argument("--tolerance", type=float, metavar="X", help=f"of ||a - b|| / ||b|| (default: {tolerances})")
+    group.add_argument("--prompt-tokens", type=int, metavar="N", help="random ones (default: 1.25 times the cache)")
+    group.add_argument(
+        "--steps", type=int, default=DEFAULT_STEPS, metavar="N", help="decode steps"
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and random weights")
+    group.add_argument(
+        "--precision", default="f32", choices=PRECISIONS, metavar="TYPE", help="f32: the program's dtypes; f64"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise BisectErrors.NEGATIVE_TOLERANCE(tolerance=args.tolerance)
+    if args.model == args.other == STANDARD:
+        raise BisectErrors.STDIN_TWICE()
+    if args.other is not None and (args.pass_pipeline is not None or not _is_dump(args.model)):
+        raise BisectErrors.NOT_TWO_DUMPS()
+    require(COMPILE, "sscc bisect")
+    send_log_to_stderr(logging.WARNING)
+
+    from sscc.compiler.driver.dumps import read_dump
+    from sscc.ir.context import mlir
+    from sscc.passes.split_layers import LayersDiffer
+
+    with mlir():
+        dump = read_dump(args.model) if _is_dump(args.model) else None
+        options = _options(args, dump)
+        try:
+            return _bisect(args, options, _open(options, dump))
+        except LayersDiffer as difference:
+            if options.compile_from is not None:
+                raise BisectErrors.LACKS_LAYERS(dump=args.model, cause=difference) from None
+            return _bisect(args, options, _open(options, dump, every_layer=True))
+
+
+# ------------------------------------------------------------------------------------------- where it starts
+
+
+def _is_dump(model: Path) -> bool:
+    return model.suffix == DUMP or model == STANDARD
+
+
+def _options(args: argparse.Namespace, dump: ir.Module | None) -> CompileOptions:
+    """The options of the compilation. A dump has its level in its attributes, so no option says it."""
+    names = [name for name in CompileOptions.__dataclass_fields__ if getattr(args, name, None) is not None]
+    values: dict[str, Any] = {name: getattr(args, name) for name in names}
+    if dump is not None:
+        from sscc.ir.levels import get_level
+
+        values |= {"compile_from": get_level(dump), "compile_to": LEVELS[-1]}
+    without = args.no_weights or (dump is not None and args.checkpoint is None)
+    if args.model == STANDARD:  # an artifact would need a name; nothing is written here
+        values["output"] = Path("stdin.rdu")
+    return CompileOptions(**values, weights="none" if without else "reference")
+
+
+def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool = False) -> Source:
+    from sscc.compiler.driver import driver
+
+    if dump is not None:
+        return driver._from_dump(options, dump)
+    return driver._from_model(options, driver._opened(options, None), every_layer=every_layer)
+
+
+# ------------------------------------------------------------------------------------------------ comparing
+
+
+def _dtype(source: Source) -> str:
+    """Return the dtype of the program's activations."""
+    from sscc.ir.context import mlir
+    from sscc.ir.levels import get_facts
+
+    with mlir():
+        return get_facts(source.module)[0].dtype
+
+
+def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -> int:
+    from sscc.compiler.interpret.bisection import Bisection, Trial
+
+    bisection = Bisection(
+        lambda weights, constants: _tensors(args, source, weights, constants),
+        lambda signature: Trial.random(signature, args.prompt_tokens, args.steps, args.seed),
+        args.precision,
+        *(() if source.checkpoint is None else (source.checkpoint.kept,)),
+    )
+    dtype = "f64" if args.precision == "f64" else _dtype(source)
+    tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance
+    first = ""
+    with status("running the program before all passes") as update:
+        for outcome in _outcomes(args, options, source, bisection):
+            _print(outcome, args.json, header=not first)
+            if not outcome.error <= tolerance:
+                raise _verdict(outcome, first, tolerance)
+            first = first or outcome.name
+            update(f"running what follows {outcome.name}")
+    if not first:
+        raise BisectErrors.NOTHING_RUN()
+    if not args.json:
+        print(f"all agree within {tolerance:g}")
+    return 0
+
+
+def _outcomes(
+    args: argparse.Namespace, options: CompileOptions, source: Source, bisection: Bisection
+) -> Iterator[StepOutcome]:
+    from sscc.compiler.driver.dumps import read_dump
+    from sscc.compiler.interpret.module import is_runnable
+    from sscc.ir.context import parse_module, print_module
+    from sscc.ir.levels import passes_done
+    from sscc.passes.base import run_passes, step_text
+    from sscc.passes.pass_pipeline import WHOLE, parse_pipeline, passes_between, shard_of
+    from sscc.passes.shard import Shard
+
+    module = source.module
+    if args.other is not None:
+        for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
+            yield bisection.module(shown_name(path), dump)
+        return
+    # Before anything runs, which takes a while.
+    asked = None if args.pass_pipeline is None else parse_pipeline(args.pass_pipeline)
+    if options.compile_from is not None and is_runnable(module):
+        yield bisection.module(shown_name(args.model), module)
+    if asked is not None:
+        yield from bisection.passes(module, asked)
+        return
+    done, weights = passes_done(module), source.weights
+    shard = None if options.tp is None else Shard(options.tp)
+    steps = passes_between(done, args.compile_to, options.opt_level, weights, shard)
+    if shard_of(list(map(step_text, steps))).ranks > 1:
+        whole = parse_module(print_module(module), str(args.model))
+        run_passes(whole, passes_between(done, "graph", options.opt_level, weights, WHOLE))
+        yield bisection.module("one rank", whole)
+    yield from bisection.passes(module, steps)
+    if args.compile_to == LEVELS[-1]:
+        yield bisection.schedule(module)
+
+
+def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constants: Layout) -> dict[str, Tensor]:
+    """The checkpoint's tensors, random ones where there is no checkpoint, and the constants, if there are any."""
+    from sscc.compiler.interpret.random_weights import random_tensors
+    from sscc.runtime.backends.reference.arrays import to_tensors
+
+    checkpoint = source.checkpoint
+    if checkpoint is None or not checkpoint.has_weights:
+        tensors = random_tensors(weights, args.seed)
+    else:
+        names = {name for stack in weights.values() for name in stack.sources}
+        tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}
+        # Passes that come later ask for them.
+        orders = {name: checkpoint.order(name) for name in tensors}
+        tensors |= to_tensors({order_of(name): order for name, order in orders.items() if order is not None})
+    return {**tensors, **(source.constants() if constants else {})}
+
+
+def _verdict(outcome: StepOutcome, first: str, tolerance: float) -> SsccError:
+    if outcome.problem:
+        return BisectErrors.NOT_RUNNABLE(step=outcome.name, problem=outcome.problem)
+    return BisectErrors.OUTPUTS_CHANGED(step=outcome.name, error=outcome.error, first=first, tolerance=tolerance)
+
+
+def _print(outcome: StepOutcome, as_json: bool, *, header: bool) -> None:
+    if as_json:
+        print(json.dumps(_record(outcome)))
+        return
+    if header:
+        print(f"{'after':42} {'level':10} {'normwise':>9} {'max abs':>9} {'correlation':>12}")
+    difference = outcome.difference
+    if outcome.problem:
+        figures = "cannot be run"
+    elif difference is None:
+        figures = "compared with"
+    else:
+        figures = f"{difference.rowwise:9.2e} {difference.max_abs:9.2e} {difference.correlation:12.8f}"
+    print(f"{outcome.name:42} {outcome.level:10} {figures}", flush=True)
+
+
+def _record(outcome: StepOutcome) -> dict[str, Any]:
+    """An outcome as JSON can say it: a number that is not finite becomes null."""
+    record = asdict(outcome)
+    if outcome.difference is not None:
+        numbers = asdict(outcome.difference)
+        record["difference"] = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return record

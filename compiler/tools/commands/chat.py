@@ -1,0 +1,299 @@
+"""`sscc chat`: a person talks to a model at a terminal, or a program does through a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from sscc.compiler.options.progress import status
+from sscc.compiler.tools.commands.engines import (
+    add_execution_arguments,
+    check_execution_arguments,
+    followed,
+    log_to_stderr,
+    open_artifact,
+    session_of,
+    tokenizer_and_template,
+)
+from sscc.compiler.tools.commands.generation import add_sampling_arguments, sampling_of
+from sscc.compiler.tools.commands.model_arguments import (
+    add_compilation_arguments,
+    add_model_argument,
+    announce,
+    name_of,
+    resolve_model,
+)
+from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.ranges import MOST_RANKS, MOST_THREADS, check_range
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
+from sscc.ir.terminal import shown_text
+from sscc.runtime.support.serving_defaults import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from sscc.runtime.serving.engine import Completion, Engine
+    from sscc.runtime.session.sampling import Sampling
+    from sscc.runtime.text.chat_template import ChatTemplate
+
+QUOTES = '"""'
+SCARCE = 0.25
+"""Share of the context: once fewer tokens are left, the user is told before every answer how many there are."""
+
+HELP = f"""\
+/reset         forget the conversation; the system message stays
+/system TEXT   begin every conversation with this message from now on; - for none, nothing to see it
+/stats         figures of the last answer
+/exit          leave; so does Ctrl-D
+{QUOTES}            begins a message of several lines, and ends it
+//             begins a message that begins with /
+Ctrl-C stops an answer; what there is of it stays in the conversation."""
+
+
+class ChatErrors(ErrorKind):
+    NO_TEMPLATE = InputError, "{artifact} has no chat template, so it cannot chat: use sscc run --prompt"
+    NO_ROOM = (
+        UsageError,
+        "the conversation has {tokens} tokens, and the context {context}: the message was not sent, /reset begins anew",
+    )
+    ENGINE_FAILED = InternalError, "the engine failed while it made the answer"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_argument(parser)
+    parser.add_argument("--system", metavar="TEXT", help="system message that the conversation begins with")
+    add_quiet_argument(parser)
+    generation = parser.add_argument_group("generation")
+    generation.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer (default: what fits)")
+    add_sampling_arguments(generation)
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
+    add_execution_arguments(parser.add_argument_group("execution"))
+
+
+def main(args: argparse.Namespace) -> int:
+    check_execution_arguments(args)
+    check_range("--max-new-tokens", args.max_new_tokens, 1, MOST_TOKENS)
+    check_range("--threads", args.threads, 1, MOST_THREADS)
+    check_range("--tp", args.tp, 1, MOST_RANKS)
+    log_to_stderr(args.quiet)
+    from sscc.runtime.serving.engine import Engine
+
+    sampling_of(args)
+    resolve_model(args)
+    if followed(args):
+        return 0
+    artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
+    sampling = sampling_of(args, artifact)
+    tokenizer, template = tokenizer_and_template(artifact)
+    if template is None:
+        raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
+    geometry = artifact.signature.geometry
+    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer) as engine:
+        if sys.stdin.isatty() and not args.quiet:
+            _say(f"{name_of(args)}: a context of {geometry.max_context} tokens; /help lists the commands")
+        chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)
+        with suppress(_Exit):
+            for text in read_messages():
+                try:
+                    chat.take(text)
+                except KeyboardInterrupt:  # Ctrl-C came a second time, or before the answer began
+                    print(file=sys.stderr)
+    return 0
+
+
+class _Exit(Exception):
+    """The person leaves."""
+
+
+class Chat:
+    """A conversation. Every answer prefills all of it, for a compressed cache is of one prompt and no other; where
+    prompts continue others, only what no prompt before had: the last answer and what was said since.
+
+    Args:
+        sampling: of every answer.
+        max_context: tokens that the conversation and the next answer have together.
+        max_new_tokens: of an answer; None: as many as fit.
+        system: the first message, if there is one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        sampling: Sampling,
+        max_context: int,
+        max_new_tokens: int | None = None,
+        system: str | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._template = template
+        self._sampling = sampling
+        self._max_context = max_context
+        self._max_new_tokens = max_new_tokens
+        self._system = system
+        self._turns: list[dict[str, str]] = []
+        self._last: Completion | None = None
+
+    def take(self, text: str) -> None:
+        """Does what a line says: a command, or a message to be answered on stdout. Raises what the engine raises."""
+        if text.startswith("//"):
+            self._answer(text[1:])
+        elif text.startswith("/"):
+            self._command(*text[1:].partition(" ")[::2])
+        elif text.strip():
+            self._answer(text)
+
+    # -- answers
+
+    def _answer(self, text: str) -> None:
+        """Answers a message. One that cannot be answered is not part of the conversation."""
+        self._turns.append({"role": "user", "content": text})
+        try:
+            answer = self._stream(self._room())
+        except UsageError as error:
+            _say(str(error))
+            answer = ""
+        if answer:
+            self._turns.append({"role": "assistant", "content": answer})
+        else:
+            self._turns.pop()
+
+    def _room(self) -> tuple[tuple[int, ...], int]:
+        """The conversation as tokens, and how many new ones there may be. Raises UsageError where there is no room."""
+        prompt = tuple(self._template.encode(self._tokenizer, self._messages()))
+        room = self._max_context - len(prompt)
+        if room < 1:
+            raise ChatErrors.NO_ROOM(tokens=len(prompt), context=self._max_context)
+        if room < SCARCE * self._max_context or (self._max_new_tokens is not None and room < self._max_new_tokens):
+            _say(f"{room} of {self._max_context} tokens of context are left")
+        return prompt, room if self._max_new_tokens is None else min(room, self._max_new_tokens)
+
+    def _stream(self, prompt_and_room: tuple[tuple[int, ...], int]) -> str:
+        """Prints an answer while it is made. Returns its text, which is a part of it where the user has stopped it."""
+        from sscc.runtime.serving.engine import Request
+
+        prompt, room = prompt_and_room
+        ticket = self._engine.submit(Request(prompt=prompt, max_new_tokens=room, sampling=self._sampling))
+        texts: list[str] = []
+        try:
+            pieces = ticket.pieces()
+            with status(f"reading a prompt of {len(prompt)} tokens"):
+                begin = list(islice(pieces, 1))
+            for piece in chain(begin, pieces):
+                texts.append(piece.text)
+                print(shown_text(piece.text, sys.stdout), end="", flush=True)
+        except KeyboardInterrupt:
+            ticket.cancel()
+            print()
+            _say("stopped")
+            return "".join(texts)
+        except BaseException:
+            ticket.cancel()
+            raise
+        print(flush=True)
+        self._last = ticket.result()
+        if self._last.finish == "length":
+            _say(f"cut after {len(self._last.tokens)} tokens")
+        elif self._last.finish == "error":
+            raise ChatErrors.ENGINE_FAILED()
+        return "".join(texts)
+
+    def _messages(self) -> list[dict[str, str]]:
+        return [*([] if self._system is None else [{"role": "system", "content": self._system}]), *self._turns]
+
+    # -- commands
+
+    def _command(self, name: str, rest: str) -> None:
+        if name == "reset":
+            self._turns.clear()
+            _say("the conversation is forgotten")
+        elif name == "system":
+            self._set_system(rest.strip())
+        elif name == "stats":
+            _say("there is no answer yet" if self._last is None else "\n      ".join(_figures(self._last)))
+        elif name == "help":
+            print(HELP, file=sys.stderr)
+        elif name in ("exit", "quit"):
+            raise _Exit
+        else:
+            _say(f"there is no command /{name}: /help lists them, // begins a message with /")
+
+    def _set_system(self, text: str) -> None:
+        if text:
+            self._system = None if text == "-" else text
+            self._turns.clear()
+            _say("a new conversation begins with it" if self._system else "a new conversation begins without one")
+        else:
+            _say(f"the system message is: {self._system}" if self._system else "there is no system message")
+
+
+def _figures(done: Completion) -> Iterator[str]:
+    known = f" ({done.cached_tokens} of them known from before)" if done.cached_tokens else ""
+    yield f"{done.prompt_tokens} tokens of prompt{known}, {len(done.tokens)} new ({done.finish})"
+    length = done.kept_rows + done.evicted_rows
+    yield f"{done.kept_rows} of {length} positions kept in the cache, {done.evicted_rows} evicted"
+    rest = done.seconds - done.first_token_seconds
+    speed = f", then {(len(done.tokens) - 1) / rest:.2f} tokens/s" if len(done.tokens) > 1 and rest > 0 else ""
+    yield f"first token after {done.first_token_seconds:.2f} s{speed}"
+
+
+def _say(text: str) -> None:
+    """Prints to stderr, so that what sscc itself says is never part of an answer."""
+    print(f"sscc: {text}", file=sys.stderr, flush=True)
+
+
+# -------------------------------------------------------------------------------------------------------- input
+
+
+def read_messages() -> Iterator[str]:
+    """What is typed, or comes through a pipe: a line each, or lines between triple quotes. Ends with the input."""
+    typed = sys.stdin.isatty()
+    if typed:
+        with suppress(ImportError):
+            import readline  # noqa: F401  (input() edits and remembers lines with it)
+    read = _typed if typed else _piped
+    while True:
+        try:
+            text = read("> ")
+            if text is not None and text.startswith(QUOTES):
+                text = _block(text, read)
+        except KeyboardInterrupt:
+            if not typed:
+                raise
+            print(file=sys.stderr)
+            _say("Ctrl-D or /exit leaves")
+            continue
+        if text is None:
+            return
+        yield text
+
+
+def _block(first: str, read: Callable[[str], str | None]) -> str:
+    """The text from a line that begins with triple quotes to the one that ends with them, or to the end of input."""
+    text = first.removeprefix(QUOTES)
+    while not text.endswith(QUOTES):
+        line = read("... ")
+        if line is None:
+            break
+        text = f"{text}\n{line}"
+    return text.removesuffix(QUOTES).strip("\n")
+
+
+def _typed(prompt: str) -> str | None:
+    try:
+        return input(prompt)
+    except EOFError:
+        print(file=sys.stderr)
+        return None
+
+
+def _piped(prompt: str) -> str | None:
+    line = sys.stdin.readline()
+    return line.removesuffix("\n") if line else None

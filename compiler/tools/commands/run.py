@@ -1,0 +1,426 @@
+"""`sscc run`: an artifact makes tokens, or replays its goldens."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import mmap
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.options.outputs import printing_beside
+from sscc.compiler.options.progress import prompt_bar, status
+from sscc.compiler.tools.commands.engines import (
+    add_execution_arguments,
+    add_trace_argument,
+    check_execution_arguments,
+    followed,
+    log_to_stderr,
+    open_artifact,
+    session_of,
+    traced,
+)
+from sscc.compiler.tools.commands.generation import (
+    add_prompt_arguments,
+    add_sampling_arguments,
+    prompt_of,
+    prompt_text,
+    sampling_of,
+    template_of,
+    tokenizer_of,
+)
+from sscc.compiler.tools.commands.kept_text import Part, needed_lines, record, shaded
+from sscc.compiler.tools.commands.model_arguments import (
+    add_compilation_arguments,
+    add_model_argument,
+    announce,
+    resolve_model,
+)
+from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.shortening import (
+    add_draft_arguments,
+    check_draft_arguments,
+    keeps_of,
+    opened_shortener,
+)
+from sscc.compiler.tools.inspection.kept_tokens import Token, shown_tokens
+from sscc.compiler.tools.inspection.needed import checkpoint_of, needed_of
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.files import check_output
+from sscc.ir.sizes import format_bytes
+from sscc.ir.terminal import listing, shown_text
+from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.support.serving_defaults import NEW_TOKENS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from sscc.compiler.frontend.full_attention import Needed
+    from sscc.runtime.session.artifact import Artifact
+    from sscc.runtime.session.excerpt import Excerpt
+    from sscc.runtime.session.golden_replay import Check
+    from sscc.runtime.session.kept_positions import Kept
+    from sscc.runtime.session.sampling import Sampling
+    from sscc.runtime.session.session import Session
+
+
+class RunErrors(ErrorKind):
+    DRAFT_AND_CHECK = UsageError, "--draft shortens a prompt, and --check replays a recorded one: leave one out"
+    DRAFT_AND_NEEDED = UsageError, "--draft shortens the prompt, and --show-needed needs all of it: leave one out"
+    KEPT_AND_CHECK = UsageError, (
+        "--show-kept shows the text of a prompt, and --check replays a recorded run: leave one out"
+    )
+    KEPT_OF_RANKS = UsageError, (
+        "--show-kept: {path} is compiled for {ranks} ranks, each of which knows the selected positions of its own "
+        "heads only: compile the model without --tp to see them"
+    )
+    NO_GOLDENS = InputError, "{path} holds no goldens: compile the model with --save-golden"
+    NO_PROMPT = UsageError, "there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)"
+    TRACE_AND_CHECK = UsageError, "--trace records a run that makes tokens, and --check replays one: leave one out"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Output of `--json`: the new tokens (the ending one included), their text, and their cost.
+
+    Rows are per layer and KV head. `kv_bytes` is this sequence's cache over all layers, `full_kv_bytes` an uncompressed
+    cache of max_context rows, `full_kv_bytes_now` one of as many rows as there are tokens. Seconds are wall time;
+    prefill ends with the first new token, decode makes the others. Where a draft has shortened the prompt,
+    `read_tokens` counts the tokens that are left, and `draft_seconds` is the draft's time (None without a draft).
+    `text` is None where the artifact has no tokenizer. `weight_bytes` are mapped where they can be, `state_bytes` are
+    caches and other states, `working_bytes` the rest of the interpreter's memory, `resident_bytes` the memory of this
+    process (None where the system does not tell). Of several `ranks` all bytes are those of one.
+    """
+
+    tokens: list[int]
+    text: str | None
+    finish: str
+    prompt_tokens: int
+    read_tokens: int
+    kept_rows: int
+    evicted_rows: int
+    budget_rows: int
+    kv_bytes: int
+    full_kv_bytes: int
+    full_kv_bytes_now: int
+    draft_seconds: float | None
+    prefill_seconds: float
+    decode_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float | None
+    weight_bytes: int
+    state_bytes: int
+    working_bytes: int
+    resident_bytes: int | None
+    ranks: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_argument(parser)
+    prompt = parser.add_mutually_exclusive_group()
+    add_prompt_arguments(prompt, "a message of the user, where the model has a chat template; else the prompt")
+    prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
+    parser.add_argument(
+        "--raw", action="store_true", help="read --prompt as it is, without the model's chat template"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
+    add_quiet_argument(parser)
+    _add_generation_arguments(parser.add_argument_group("generation"))
+    _add_kept_arguments(parser.add_argument_group("cache"))
+    add_draft_arguments(parser.add_argument_group("speculative prefill"))
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
+    machine = parser.add_argument_group("execution")
+    add_execution_arguments(machine)
+    add_trace_argument(machine)
+    machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in")
+
+
+def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help=f"of the text (default: {NEW_TOKENS}, if they fit)"
+    )
+    add_sampling_arguments(group)
+    group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
+
+
+def _add_kept_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--show-kept",
+        nargs="?",
+        type=Part.parse,
+        const=Part(),
+        metavar="LAYER[:HEAD]",
+        help="then the text, each token shaded by how many layers and KV heads keep it, or whether one does",
+    )
+    group.add_argument(
+        "--show-needed",
+        action="store_true",
+        help="and the evicted text that the answer attends to over a full cache, by the model in eager PyTorch",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    _check_arguments(args)
+    log_to_stderr(args.quiet)
+    resolve_model(args)
+    if followed(args):
+        return 0
+    sampling_of(args)
+    artifact = open_artifact(args.artifact, verify=args.verify)
+    sampling = sampling_of(args, artifact)
+    announce(args, artifact)
+    if args.show_kept is not None:
+        _check_shown(artifact, args)
+    with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
+        if args.check:
+            return _check(artifact, session, args)
+        return _generate(artifact, session, sampling, args)
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    check_execution_arguments(args)
+    check_draft_arguments(args)
+    if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
+        raise RunErrors.NO_PROMPT()
+    if args.show_needed and args.show_kept is None:
+        args.show_kept = Part()
+    if args.draft is not None and (args.check or args.show_needed):
+        raise RunErrors.DRAFT_AND_CHECK() if args.check else RunErrors.DRAFT_AND_NEEDED()
+    if args.check and args.trace is not None:
+        raise RunErrors.TRACE_AND_CHECK()
+    if args.check and args.show_kept is not None:
+        raise RunErrors.KEPT_AND_CHECK()
+    check_output(args.trace)
+
+
+def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
+    """Refuses before anything runs what could not be shown after it. Raises UsageError."""
+    args.show_kept.check(artifact.signature)
+    if artifact.program.ranks > 1:
+        raise RunErrors.KEPT_OF_RANKS(path=artifact.path, ranks=artifact.program.ranks)
+    if args.show_needed:
+        checkpoint_of(artifact, args.checkpoint)
+
+
+# --------------------------------------------------------------------------------------------------- generation
+
+
+def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
+    tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
+    given = prompt_of(tokenizer, args, None if args.raw or args.prompt is None else template_of(artifact))
+    prompt, draft_seconds = _shortened(given, session, tokenizer, args)
+    eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
+
+    tokens: list[int] = []
+    stream = _Output(tokenizer, silent=args.json)
+    start = time.perf_counter()
+    with prompt_bar(len(prompt)) as seen:
+        made = session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot, seen)
+        begin = list(itertools.islice(made, 1))
+    first = time.perf_counter()
+    for token in itertools.chain(begin, made):
+        tokens.append(token)
+        stream.push(token)
+    end = time.perf_counter()
+    stream.finish()
+
+    finish = "eos" if tokens[-1] in eos else "length"
+    text = stream.text if tokenizer is not None else None
+    memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
+    kept, ranks = session.kept(args.slot), artifact.program.ranks
+    times = draft_seconds, first - start, end - first
+    figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks)
+    shown = None
+    if args.show_kept is not None:
+        read = session.prompt(args.slot).tokens.tokens.tolist()
+        shown = _Shown.of(artifact, tokenizer, [*read, *tokens], kept, args)
+    if args.json:
+        print(json.dumps(asdict(figures) | ({} if shown is None else {"kept": shown.record()})))
+    elif shown is not None:
+        print("\n".join(["", *shown.lines()]))
+    sys.stdout.flush()
+    if not args.quiet:
+        print("\n".join(_lines(figures)), file=sys.stderr)
+    return 0
+
+
+def _shortened(
+    given: list[int], session: Session, tokenizer: Tokenizer | None, args: argparse.Namespace
+) -> tuple[list[int] | Excerpt, float | None]:
+    """The prompt as it is read, and how long the draft took; as it was given without one."""
+    if args.draft is None:
+        return given, None
+    from sscc.runtime.session.excerpt import Excerpt
+
+    with opened_shortener(args, session.signature, tokenizer) as shortener, status("shortening the prompt"):
+        assert shortener is not None
+        prompt = session.check_request(given, 1)
+        start = time.perf_counter()
+        (keep,) = keeps_of(args)
+        left = shortener.shorten(prompt.tokens, keep, prompt_text(args))
+        seconds = time.perf_counter() - start
+    return (left if isinstance(left, Excerpt) else left.tolist()), seconds
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What `--show-kept` and `--show-needed` print."""
+
+    tokens: list[Token]
+    part: Part
+    kept: Kept
+    needed: Needed | None
+
+    @classmethod
+    def of(
+        cls, artifact: Artifact, tokenizer: Tokenizer | None, tokens: list[int], kept: Kept, args: argparse.Namespace
+    ) -> _Shown:
+        needed = None
+        if args.show_needed:
+            checkpoint = checkpoint_of(artifact, args.checkpoint)
+            needed = needed_of(artifact, checkpoint, tokens[: kept.length], kept)
+        part = args.show_kept
+        return cls(shown_tokens(tokenizer, tokens, kept, part.layer, part.head, needed), part, kept, needed)
+
+    def lines(self) -> Iterator[str]:
+        anew = any(not layer.choice_known for layer in self.kept.layers)
+        width = shutil.get_terminal_size((100, 24)).columns
+        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_anew=anew)
+        if self.needed is not None:
+            yield ""
+            yield from needed_lines(self.tokens, self.needed)
+
+    def record(self) -> dict[str, Any]:
+        return record(self.tokens, self.part, self.needed)
+
+
+class _Output:
+    """Writes text to stdout as it is made; token ids where there is no tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None, silent: bool) -> None:
+        from sscc.runtime.text.tokenizer import TextStream
+
+        self._stream = None if tokenizer is None else TextStream(tokenizer)
+        self._silent = silent
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def push(self, token: int) -> None:
+        self._write(f"{token} " if self._stream is None else self._stream.push(token))
+
+    def finish(self) -> None:
+        self._write("" if self._stream is None else self._stream.finish())
+        if not self._silent:
+            print()
+
+    def _write(self, piece: str) -> None:
+        self._pieces.append(piece)
+        if piece and not self._silent:
+            print(shown_text(piece, sys.stdout), end="", flush=True)
+
+
+def _figures(
+    tokens: list[int],
+    text: str | None,
+    finish: str,
+    prompt_tokens: int,
+    kept: Kept,
+    times: tuple[float | None, float, float],
+    memory: MemoryUse,
+    ranks: int,
+) -> Figures:
+    decoded = len(tokens) - 1
+    draft_seconds, prefill_seconds, decode_seconds = times
+    return Figures(
+        tokens=tokens,
+        text=text,
+        finish=finish,
+        prompt_tokens=prompt_tokens,
+        read_tokens=kept.prompt_len,
+        kept_rows=kept.kept,
+        evicted_rows=kept.evicted,
+        budget_rows=kept.budget,
+        kv_bytes=kept.kv_bytes,
+        full_kv_bytes=kept.full_bytes,
+        full_kv_bytes_now=kept.full_bytes_now,
+        draft_seconds=draft_seconds,
+        prefill_seconds=prefill_seconds,
+        decode_seconds=decode_seconds,
+        prefill_tokens_per_second=kept.prompt_len / prefill_seconds,
+        decode_tokens_per_second=decoded / decode_seconds if decoded else None,
+        weight_bytes=memory.weights,
+        state_bytes=memory.states,
+        working_bytes=memory.working,
+        resident_bytes=_resident_bytes(),
+        ranks=ranks,
+    )
+
+
+def _resident_bytes() -> int | None:
+    """Bytes of this process that are in memory."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * mmap.PAGESIZE
+
+
+def _lines(figures: Figures) -> Iterator[str]:
+    length = figures.kept_rows + figures.evicted_rows
+    share = figures.kv_bytes / figures.full_kv_bytes
+    held, full = format_bytes(figures.kv_bytes), format_bytes(figures.full_kv_bytes)
+    left = "" if figures.draft_seconds is None else f", {figures.read_tokens} of which are read"
+    yield f"prompt   {figures.prompt_tokens} tokens{left}, {len(figures.tokens)} new ({figures.finish})"
+    yield (
+        f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
+        f"(budget {figures.budget_rows} rows)"
+    )
+    yield f"KV       {held} against {full} for a full cache ({share:.1%})"
+    if figures.draft_seconds is not None:
+        yield f"draft    {figures.prompt_tokens / figures.draft_seconds:.1f} tokens/s ({figures.draft_seconds:.2f} s)"
+    yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
+    if figures.decode_tokens_per_second is not None:
+        yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"
+    parts = (figures.weight_bytes, figures.state_bytes, figures.working_bytes)
+    weights, states, working = (format_bytes(part) for part in parts)
+    resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"
+    yield f"memory   weights {weights}, states {states}, working {working}{resident}"
+    if figures.ranks > 1:
+        yield f"ranks    {figures.ranks}, each of which holds the KV and takes the memory above"
+
+
+# ------------------------------------------------------------------------------------------------------- goldens
+
+
+def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> int:
+    from sscc.runtime.session.golden_replay import replay
+
+    golden = artifact.golden()
+    if golden is None:
+        raise RunErrors.NO_GOLDENS(path=artifact.path)
+    report = replay(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors))
+    if args.json:
+        print(
+            json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})
+        )
+    report.require()
+    if not args.quiet:
+        print(listing(report.summary().splitlines()), file=sys.stderr)
+    return 0
+
+
+def _record(check: Check) -> dict[str, Any]:
+    """One check as JSON can say it: a number that is not finite becomes null."""
+    numbers = {name: value if math.isfinite(value) else None for name, value in asdict(check.difference).items()}
+    return {"name": check.name, "passed": check.passed, "picks": check.picks, "excused": check.excused, **numbers}

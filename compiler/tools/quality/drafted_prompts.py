@@ -1,0 +1,67 @@
+"""Examples whose prompts a draft shortens. Each is scored once, whatever the cells and the shares that are kept."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.example import Example
+from sscc.ir.errors import ErrorKind, InternalError
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.session.excerpt import PromptTokens
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.shortening import ScoredPrompt, Shortener
+from sscc.runtime.session.speculative_prefill import Draft
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class DraftedPromptErrors(ErrorKind):
+    NO_DRAFT = InternalError, "a prompt is to be shortened, but the evaluation has no draft"
+
+
+class DraftedPrompts:
+    """A context manager, in which the draft stays open once it was used.
+
+    Args:
+        tokenizer: of the model that is evaluated.
+    """
+
+    def __init__(self, options: EvalOptions, tokenizer: Tokenizer | None) -> None:
+        self._options, self._tokenizer = options, tokenizer
+        self._session: Session | None = None
+        self._shortener: Shortener | None = None
+        self._scored: dict[str, ScoredPrompt] = {}
+
+    def left(self, example: Example, keep: float, signature: Signature) -> PromptTokens:
+        """What is left of an example's prompt, for a program with this signature. Raises as `Shortener` does."""
+        scored = self._scored.get(example.name)
+        if scored is None:
+            # Text that a chat template has made has its special tokens; and where an example is tokens, text is made.
+            text = None if self._options.chat else example.text or None
+            prompt = np.array(example.prompt, np.int64)
+            scored = self._scored[example.name] = self._opened(signature).scored(prompt, text)
+        return scored.left(keep)
+
+    def _opened(self, signature: Signature) -> Shortener:
+        if self._shortener is None:
+            options, artifact = self._options, self._options.drafted_by
+            if artifact is None:
+                raise DraftedPromptErrors.NO_DRAFT()
+            self._session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
+            self._shortener = Shortener(Draft(self._session), signature, self._tokenizer, options.delimiter)
+        return self._shortener
+
+    def __enter__(self) -> DraftedPrompts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            self._session.close()

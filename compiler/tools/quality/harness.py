@@ -1,0 +1,150 @@
+"""Log-likelihoods for lm-evaluation-harness, in which the compressed cache takes part.
+
+The harness asks how likely a model finds a continuation after a context. Where a server answers that by `echo` with
+`logprobs`, full attention has made every number, and the cache has no effect. Here the context is prefilled, which
+compresses it, and the tokens of the continuation are fed one by one over the cache; the first one is scored by the
+context's last token, replayed over the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sscc.compiler.tools.quality.scoring import log_probability
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.session import Session, Snapshot
+
+
+class HarnessErrors(ErrorKind):
+    NO_CONTINUATION = UsageError, "a continuation to score has no tokens"
+    NO_CONTEXT = UsageError, "a context has no tokens: put the token in front that begins a text"
+    TOO_LONG = UsageError, "a continuation of {tokens} tokens leaves no room for a context, the maximum is {most}"
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The likelihood of a continuation.
+
+    Attributes:
+        logprob: the sum of its tokens' log-probabilities.
+        greedy: True if each token is the likeliest.
+    """
+
+    logprob: float
+    greedy: bool
+
+
+@dataclass
+class _Scoring:
+    """A continuation that is being scored in a slot."""
+
+    number: int
+    tokens: Sequence[int]
+    at: int = 0
+    logprob: float = 0.0
+    greedy: bool = True
+
+    def take(self, logits: Array) -> bool:
+        """Score the next token by the logits [V] before it. Return True if it was the last."""
+        token = self.tokens[self.at]
+        self.logprob += log_probability(logits, token)
+        self.greedy &= token == int(logits.argmax())
+        self.at += 1
+        return self.at == len(self.tokens)
+
+
+class CacheScorer:
+    """Scores continuations over the cache of a session, in all of its slots at a time.
+
+    Contexts that begin alike share their prefill.
+
+    Args:
+        session: the scorer's alone.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._prompts = PromptStore(session, default_limit())
+        self._last: Snapshot | None = None
+
+    def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
+        """Return how likely each continuation is after its context, both in tokens.
+
+        A context keeps its end where it does not fit the program's maximum context together with its continuation.
+
+        Raises:
+            UsageError: an empty context or continuation, or a continuation that alone does not fit.
+        """
+        contexts = [tuple(self._fitting(*pair)) for pair in pairs]
+        order = sorted(range(len(pairs)), key=lambda number: contexts[number])
+        results: dict[int, Likelihood] = {}
+        waiting = iter(order)
+        running: dict[int, _Scoring] = {}
+        while True:
+            for slot in set(range(self._session.signature.batch)) - running.keys():
+                number = next(waiting, None)
+                if number is None:
+                    break
+                scoring = _Scoring(number, pairs[number][1])
+                if scoring.take(self._begin(slot, contexts[number])):
+                    results[number] = Likelihood(scoring.logprob, scoring.greedy)
+                else:
+                    running[slot] = scoring
+            if not running:
+                if len(results) == len(pairs):
+                    return [results[number] for number in range(len(pairs))]
+                continue
+            logits = self._session.decode({slot: one.tokens[one.at - 1] for slot, one in running.items()})
+            for slot, one in list(running.items()):
+                if one.take(logits[slot]):
+                    results[one.number] = Likelihood(one.logprob, one.greedy)
+                    del running[slot]
+
+    def _fitting(self, context: Sequence[int], continuation: Sequence[int]) -> Sequence[int]:
+        """Return the end of a context that fits beside its continuation, whose last token is not fed."""
+        if not continuation:
+            raise HarnessErrors.NO_CONTINUATION()
+        if not context:
+            raise HarnessErrors.NO_CONTEXT()
+        most = self._session.signature.geometry.max_context
+        room = most - (len(continuation) - 1)
+        if room < 1:
+            raise HarnessErrors.TOO_LONG(tokens=len(continuation), most=most)
+        return context[max(0, len(context) - room) :]
+
+    def _begin(self, slot: int, context: tuple[int, ...]) -> Array:
+        """Prefill a context. Return the logits [V] after it, as a step over the compressed cache has them."""
+        prompt = Excerpt.whole(np.array(context, np.int64))
+        if self._last is None or self._last.prompt.tokens.key != prompt.key:
+            self._session.start_prefill(slot, prompt, *self._prompts.begin(prompt))
+            while not self._session.step_prefill(self._session.signature.prefill_steps(len(prompt))):
+                pass
+            self._last = self._prompts.finish(slot) or self._session.snapshot(slot)
+        else:
+            self._session.restore(slot, self._last)
+        return self._session.replay(slot)
+
+
+def rolling_windows(tokens: Sequence[int], before: int, most: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield contexts and continuations of a text, so that each of its tokens is in one continuation.
+
+    They are those of lm-evaluation-harness (`get_rolling_token_windows` with one token of context, made disjoint): each
+    continuation is as long as fits behind one token, and the last one has as long a context as fits.
+
+    Args:
+        tokens: of the text.
+        before: the token in front of the text.
+        most: tokens of a context and its continuation, but for the last one.
+    """
+    begin = 0
+    while begin < len(tokens):
+        end = min(begin + most, len(tokens))
+        context = [before] if begin == 0 else list(tokens[max(0, end - most - 1) : begin])
+        yield context, list(tokens[begin:end])
+        begin = end

@@ -1,0 +1,92 @@
+"""Prompts of a wanted length: filler with needles in it, and the search for the size that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from sscc.compiler.tools.quality.prose import NOISE, SENTENCES
+from sscc.ir.errors import ErrorKind, UsageError
+
+Count = Callable[[str], int]
+"""Tokens of a text, the special tokens that are added included."""
+
+
+class HaystackErrors(ErrorKind):
+    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: its shortest form has {smallest}"
+
+
+class Haystack:
+    """A text without end, cut after any number of words; between its sentences there is room for needles."""
+
+    def __init__(self, sentences: Iterator[str]) -> None:
+        self._sentences = sentences
+        self._words: list[str] = []
+        self._ends = [0]
+
+    @classmethod
+    def prose(cls, random: Random) -> Haystack:
+        """Our sentences in random order; all have been told before one comes again."""
+        return cls(_shuffled(random))
+
+    @classmethod
+    def noise(cls) -> Haystack:
+        """The same five sentences again and again."""
+        return cls(_repeated())
+
+    def text(self, words: int, needles: Sequence[tuple[float, str]] = ()) -> str:
+        """The first `words` words with (depth, needle) at the ends of the sentences nearest to their depths.
+
+        A depth is a share of the words: 0 puts a needle first, 1 behind the last whole sentence. Needles that meet at
+        one place keep the order in which they are given.
+        """
+        while self._ends[-1] <= words:
+            self._words += next(self._sentences).split()
+            self._ends.append(len(self._words))
+        ends = [end for end in self._ends if end <= words]
+        placed_needles = [(_nearest(ends, depth * words), needle) for depth, needle in needles]
+        pieces, start = [], 0
+        for end, needle in sorted(placed_needles, key=lambda item: item[0]):
+            pieces += [*self._words[start:end], needle]
+            start = end
+        return " ".join([*pieces, *self._words[start:words]])
+
+
+def _nearest(ends: Sequence[int], place: float) -> int:
+    return min(ends, key=lambda end: abs(end - place))
+
+
+def _shuffled(random: Random) -> Iterator[str]:
+    while True:
+        yield from random.sample(SENTENCES, len(SENTENCES))
+
+
+def _repeated() -> Iterator[str]:
+    sentences = [f"{sentence}." for sentence in NOISE.rstrip(".").split(". ")]
+    while True:
+        yield from sentences
+
+
+def fit(build: Callable[[int], str], length: int, count: Count, what: str, largest: int | None = None) -> str:
+    """The longest `build(size)` of at most `length` tokens, size >= 0 (and <= `largest`).
+
+    Raises UsageError, naming `what`, where even size 0 has more tokens.
+    """
+    smallest = count(build(0))
+    if smallest > length:
+        raise HaystackErrors.PROMPT_TOO_LONG(text=what, length=length, smallest=smallest)
+    limit = length if largest is None else largest  # every unit of filler has at least one token
+    low, high = 0, limit + 1
+    step = 16
+    while low + step < high:  # most prompts are far below the limit: look for an upper end nearby first
+        if count(build(low + step)) > length:
+            high = low + step
+            break
+        low, step = low + step, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count(build(middle)) <= length:
+            low = middle
+        else:
+            high = middle
+    return build(low)

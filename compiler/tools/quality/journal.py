@@ -1,0 +1,165 @@
+"""The journal of an evaluation: each example adds one JSON line, so a run that was ended goes on where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sscc.compiler.tools.quality.example import Example
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.files import RecordingFile, output_errors, sync
+
+FORMAT = 1
+
+
+class EvaluationJournalErrors(ErrorKind):
+    OTHER_PROMPT = UsageError, "{path} has the example {example} with another prompt: give another --output"
+    BEING_WRITTEN = UsageError, "another process is writing {path}: wait for it, or end it"
+    NO_RECORD = InputError, "{path}:{line} is not the record of an example: delete the line"
+    NOT_AN_OBJECT = InputError, "{path}:{line} is damaged: it is not a JSON object"
+    OTHER_FORMAT = InputError, "{path} is not a journal of `sscc eval` of format {format}: give another --output"
+    OTHER_OPTIONS = (
+        UsageError,
+        "{path} was made with {option} {recorded}, not {value}: give another --output, or the same options",
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line: one example through one cell. The fields are those of `Example` and `ExampleResult`."""
+
+    cell: str
+    example: str
+    task: str
+    length: int
+    index: int
+    depth: float | None
+    prompt_tokens: int
+    prompt_sha256: str
+    score: float
+    said: str
+    tokens: list[int]
+    kept_rows: int
+    seconds: float
+
+
+class Journal:
+    """An append-only file of records, after a first line that says with which options they were made.
+
+    Each line is on the disk when `add` returns, or nothing of it is in the file. A last line that is not whole is of a
+    run that was killed while writing, and is dropped. Use it as a context manager.
+
+    Args:
+        options: what decides the meaning of records; values as JSON has them.
+
+    Raises:
+        UsageError: the file was made with other options, or another process is writing it.
+        InputError: it is no journal, or is damaged.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self.path = path
+        self.records: dict[tuple[str, str], Record] = {}
+        with output_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = RecordingFile(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o666))
+        try:
+            self._lock()
+            with output_errors(path):
+                whole = self._read(dict(options))
+                os.ftruncate(self._file.fileno(), whole)
+            if not whole:
+                self._write({"format": FORMAT, "options": dict(options)})
+                with output_errors(path):
+                    sync(path.parent)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def has(self, cell: str, example: Example) -> bool:
+        """Whether the example is done. Raises UsageError where it was done with another prompt."""
+        record = self.records.get((cell, example.name))
+        if record is not None and record.prompt_sha256 != example.prompt_sha256:
+            raise EvaluationJournalErrors.OTHER_PROMPT(path=self.path, example=example.name)
+        return record is not None
+
+    def add(self, record: Record) -> None:
+        """Writes a line. Raises OutputError."""
+        self._write(asdict(record))
+        self.records[record.cell, record.example] = record
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        line = memoryview(json.dumps(value).encode() + b"\n")
+        with output_errors(self.path):
+            descriptor = self._file.fileno()
+            size = os.fstat(descriptor).st_size
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+                os.fsync(descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+
+    def _lock(self) -> None:
+        """Keeps others from writing the file until it is closed."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise EvaluationJournalErrors.BEING_WRITTEN(path=self.path) from None
+
+    def _read(self, options: dict[str, Any]) -> int:
+        """Takes in what is there. Returns the bytes of whole lines."""
+        self._file.seek(0)
+        data = self._file.read()
+        whole = data.rfind(b"\n") + 1
+        lines = data[:whole].splitlines()
+        if not lines:
+            return 0
+        self._check_options(self._parsed(lines[0], 1), options)
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                record = Record(**self._parsed(line, number))
+            except TypeError:
+                raise EvaluationJournalErrors.NO_RECORD(path=self.path, line=number) from None
+            self.records[record.cell, record.example] = record
+        return whole
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise EvaluationJournalErrors.NOT_AN_OBJECT(path=self.path, line=number)
+        return value
+
+    def _check_options(self, header: dict[str, Any], options: dict[str, Any]) -> None:
+        if header.get("format") != FORMAT or not isinstance(header.get("options"), dict):
+            raise EvaluationJournalErrors.OTHER_FORMAT(path=self.path, format=FORMAT)
+        recorded: dict[str, Any] = header["options"]
+        for name in sorted({*recorded, *options}):
+            if recorded.get(name) != options.get(name):
+                raise EvaluationJournalErrors.OTHER_OPTIONS(
+                    path=self.path,
+                    option=name,
+                    recorded=json.dumps(recorded.get(name)),
+                    value=json.dumps(options.get(name)),
+                )
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()

@@ -1,0 +1,186 @@
+"""Means and how sure they are, per cell and group of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sscc.compiler.tools.quality.cells import FULL, Cell
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import Record
+from sscc.compiler.tools.quality.scoring import NATS
+from sscc.runtime.artifact.signature import Signature
+
+Z = 1.96  # 95 % of a normal distribution
+DEPTHS = 4
+
+
+@dataclass(frozen=True)
+class Score:
+    """One group of examples in one cell.
+
+    Attributes:
+        metric: "nats" (less is better) or one from 0 to 1.
+        mean, standard_error: over the examples.
+        low, high: 95 % interval of the mean (`interval`). It contains the mean.
+        difference, difference_error: mean and standard error of score minus the full cache's score of the same
+            example; None where there is no full cache.
+        by_depth: mean and number of the examples whose answer is in each quarter of the prompt, first to last;
+            empty where answers have no one place.
+    """
+
+    group: str
+    task: str
+    length: int
+    metric: str
+    n: int
+    mean: float
+    standard_error: float
+    low: float
+    high: float
+    difference: float | None
+    difference_error: float | None
+    prompt_tokens: float
+    kept_rows: float
+    seconds: float
+    by_depth: list[tuple[float | None, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """A cell and its scores.
+
+    Attributes:
+        scores: in the order of the groups.
+        kv_bytes: of one sequence, over all layers: K, V and landmarks; read_bytes: what a step reads of them at
+            max_context; full_kv_bytes: of an uncompressed cache of max_context rows.
+        records: what it was made of, by the example's name.
+    """
+
+    cell: Cell
+    scores: list[Score]
+    kv_bytes: int
+    read_bytes: int
+    full_kv_bytes: int
+    records: dict[str, Record]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the groups that are scored from 0 to 1; None where there are none."""
+        means = [score.mean for score in self.scores if score.metric != NATS]
+        return sum(means) / len(means) if means else None
+
+    def to_dict(self) -> dict[str, Any]:
+        cell = self.cell
+        return {
+            "name": cell.name,
+            "method": cell.method,
+            "budget": None if cell.method == FULL else cell.budget,
+            "geometry": cell.geometry.to_dict(),
+            "rows_read": cell.budget,
+            "kv_bytes": self.kv_bytes,
+            "read_bytes": self.read_bytes,
+            "full_kv_bytes": self.full_kv_bytes,
+            "mean": self.mean,
+            "scores": [asdict(score) for score in self.scores],
+        }
+
+
+def summarise(
+    cell: Cell,
+    signature: Signature,
+    examples: Sequence[Example],
+    records: Sequence[Record],
+    first: CellSummary | None,
+) -> CellSummary:
+    """The scores of a cell from the record of each example.
+
+    Args:
+        first: the first cell's summary, which others are compared with where it is the full cache; None for itself.
+    """
+    full = first.records if first is not None and first.cell.method == FULL else None
+    scores = []
+    for group in dict.fromkeys(example.group for example in examples):
+        chosen = [(e, r) for e, r in zip(examples, records, strict=True) if e.group == group]
+        scores.append(_score(group, [e for e, _ in chosen], [r for _, r in chosen], full))
+    return CellSummary(
+        cell,
+        scores,
+        signature.held_bytes,
+        signature.read_bytes,
+        signature.full_kv_bytes(signature.geometry.max_context),
+        {record.example: record for record in records},
+    )
+
+
+def _score(group: str, examples: list[Example], records: list[Record], full: dict[str, Record] | None) -> Score:
+    values = [record.score for record in records]
+    mean, error = mean_and_error(values)
+    low, high = interval(values, examples[0].metric)
+    difference = difference_error = None
+    if full is not None:
+        difference, difference_error = mean_and_error([r.score - full[r.example].score for r in records])
+    return Score(
+        group=group,
+        task=examples[0].task,
+        length=examples[0].length,
+        metric=examples[0].metric,
+        n=len(values),
+        mean=mean,
+        standard_error=error,
+        low=low,
+        high=high,
+        difference=difference,
+        difference_error=difference_error,
+        prompt_tokens=mean_and_error([record.prompt_tokens for record in records])[0],
+        kept_rows=mean_and_error([record.kept_rows for record in records])[0],
+        seconds=sum(record.seconds for record in records),
+        by_depth=_by_depth(records),
+    )
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error (0 of a single value)."""
+    n = len(values)
+    mean = sum(values) / n
+    if n == 1:
+        return mean, 0.0
+    variance = sum((value - mean) ** 2 for value in values) / (n - 1)
+    return mean, math.sqrt(variance / n)
+
+
+def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of the scores that a metric gave; it contains the mean.
+
+    Nats per token: mean -+ 1.96 standard errors. Scores from 0 to 1: the same within these bounds, or Wilson's score
+    interval where every score is 0 or 1.
+    """
+    mean, error = mean_and_error(values)
+    if metric == NATS:
+        return mean - Z * error, mean + Z * error
+    if all(value in (0.0, 1.0) for value in values):
+        return wilson(int(sum(values)), len(values))
+    return max(0.0, mean - Z * error), min(1.0, mean + Z * error)
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of the share `right / n`, which contains the share and lies within 0 and 1.
+
+    An end that is the share itself (0 of n, n of n) differs from it by rounding where the formula is evaluated.
+    """
+    share = right / n
+    centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
+    half = Z / (1 + Z * Z / n) * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+
+
+def _by_depth(records: Sequence[Record]) -> list[tuple[float | None, int]]:
+    placed = [(record.depth, record.score) for record in records if record.depth is not None]
+    if not placed:
+        return []
+    quarters: list[list[float]] = [[] for _ in range(DEPTHS)]
+    for depth, score in placed:
+        quarters[min(int(depth * DEPTHS), DEPTHS - 1)].append(score)
+    return [(mean_and_error(scores)[0] if scores else None, len(scores)) for scores in quarters]

@@ -1,0 +1,44 @@
+"""Windows of a long text: a part that is prefilled, and the tokens after it, to be predicted one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.scoring import NATS
+from sscc.compiler.tools.quality.tasks import GOLDEN
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.text.tokenizer import encode
+
+TASK = "perplexity"
+
+
+class PerplexityErrors(ErrorKind):
+    TEXT_TOO_SHORT = (
+        UsageError,
+        "{name} has {tokens} tokens, which is less than one window of {length} + {scored}: give a longer text",
+    )
+
+
+def perplexity_examples(
+    text: str, name: str, lengths: Sequence[int], scored: int, count: int, tokenizer: Tokenizer
+) -> Iterator[Example]:
+    """`count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
+
+    Args:
+        name: what messages call the text.
+
+    More windows than fit into the text side by side overlap. Raises UsageError where the text is shorter than one.
+    """
+    tokens = encode(tokenizer, text)
+    for length in lengths:
+        room = len(tokens) - length - scored
+        if room < 0:
+            raise PerplexityErrors.TEXT_TOO_SHORT(name=name, tokens=len(tokens), length=length, scored=scored)
+        for index in range(count):
+            start = int((index + 1) * GOLDEN % 1.0 * room)
+            end = start + length
+            prompt, rest = tuple(tokens[start:end]), tuple(tokens[end : end + scored])
+            yield Example(TASK, length, index, prompt, (), NATS, 0, continuation=rest)

@@ -1,0 +1,72 @@
+"""Quality against the rows of the cache and against its bytes, as SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.tools.quality.cells import FULL
+from sscc.compiler.tools.quality.means import CellSummary, Score
+from sscc.compiler.tools.quality.scoring import NATS
+from sscc.ir.extras import EVAL, require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MIB = 2**20
+
+
+def require_plotting() -> None:
+    """Raises UsageError where matplotlib is not installed."""
+    require(EVAL, "the plot, which --no-plot leaves out,")
+
+
+def plot(cells: Sequence[CellSummary], title: str) -> bytes:
+    """An SVG: a column per group of examples, above over rows and below over bytes; equal results, equal bytes."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    groups = len(cells[0].scores)
+    with matplotlib.rc_context({"svg.hashsalt": "sscc", "svg.fonttype": "none", "font.size": 8}):
+        figure, axes = pyplot.subplots(2, groups, figsize=(1.2 + 2.6 * groups, 5), squeeze=False, layout="constrained")
+        for column in range(groups):
+            _draw(axes[0][column], cells, column, lambda cell: cell.cell.budget, "rows")
+            _draw(axes[1][column], cells, column, lambda cell: cell.kv_bytes / MIB, "MiB of KV")
+            axes[0][column].set_title(cells[0].scores[column].group, fontsize=8)
+        axes[0][0].legend(fontsize=7)
+        figure.suptitle(title, fontsize=9)
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    return file.getvalue()
+
+
+def _draw(
+    axes: Axes, cells: Sequence[CellSummary], column: int, place: Callable[[CellSummary], float], label: str
+) -> None:
+    series: dict[str, list[tuple[float, Score]]] = {}
+    for cell in cells:
+        score = cell.scores[column]
+        if cell.cell.method == FULL:
+            axes.axhline(score.mean, linestyle="--", color="gray", linewidth=1, label=cell.cell.series)
+        else:
+            series.setdefault(cell.cell.series, []).append((place(cell), score))
+    for name, points in series.items():
+        points.sort(key=lambda point: point[0])
+        means = [score.mean for _, score in points]
+        spread: Any = [[m - s.low for m, (_, s) in zip(means, points, strict=True)]]
+        spread.append([s.high - m for m, (_, s) in zip(means, points, strict=True)])
+        axes.errorbar([x for x, _ in points], means, yerr=spread, marker="o", markersize=3, capsize=2, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({x for points in series.values() for x, _ in points}))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.4g}")
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+    if cells[0].scores[column].metric == NATS:
+        axes.set_ylabel("nats per token")
+    else:
+        axes.set_ylabel("score")
+        axes.set_ylim(-0.05, 1.05)

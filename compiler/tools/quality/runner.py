@@ -1,0 +1,155 @@
+"""An evaluation from beginning to end: examples, cells, what is done already, what is left."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.options.outputs import write_text
+from sscc.compiler.options.progress import bar
+from sscc.compiler.tools.quality.cells import QUERY, Cell
+from sscc.compiler.tools.quality.drafted_prompts import DraftedPrompts
+from sscc.compiler.tools.quality.equal_bytes import snapstream_that_holds
+from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, cells_for, make_examples, most_new_tokens
+from sscc.compiler.tools.quality.example import Example
+from sscc.compiler.tools.quality.journal import Journal, Record
+from sscc.compiler.tools.quality.means import CellSummary, summarise
+from sscc.compiler.tools.quality.model_files import ModelFiles
+from sscc.compiler.tools.quality.scoring import ExampleResult, run_example
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.session.excerpt import PromptTokens
+from sscc.runtime.session.session import Session
+
+JOURNAL = "records.jsonl"
+EXAMPLES = "examples.jsonl"
+WORK = "work"
+
+
+class EvaluationErrors(ErrorKind):
+    REPEATED_EXAMPLE = (
+        UsageError,
+        "{times} examples have the name {example}: give tasks of different files different names (the field task)",
+    )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of an evaluation."""
+
+    digest: str
+    examples: list[Example]
+    cells: list[CellSummary]
+
+
+def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
+    """Runs every example through every cell, but for those that the journal in `folder` has already.
+
+    Also writes the examples there, for other programs to run. Programs go to `folder`/work.
+
+    Raises:
+        UsageError: the options do not fit the model, each other, or the journal.
+        SsccError: what a compilation or a session raises.
+    """
+    files = ModelFiles(options.model, folder / WORK, options.numbers)
+    tokenizer = files.tokenizer
+    examples = list(make_examples(options, tokenizer, files.chat_template if options.chat else None))
+    _check_names(examples)
+    cells = cells_for(options, examples)
+    made_of = {"model": files.digest, **options.described(), "new_tokens": most_new_tokens(examples)}
+    if options.equal_bytes:
+        cells = _with_equal_bytes(cells, files)
+    with Journal(folder / JOURNAL, made_of) as journal:
+        write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
+        summaries: list[CellSummary] = []
+        missing = {cell.name: [each for each in examples if not journal.has(cell.name, each)] for cell in cells}
+        with ExitStack() as stack:
+            seen = stack.enter_context(_progress(sum(map(len, missing.values()))))
+            drafts = stack.enter_context(DraftedPrompts(options, tokenizer))
+            for cell in cells:
+                artifact = files.artifact(cell.geometry, cell.layer_topk, cell.rule)
+                if missing[cell.name]:
+                    session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
+                    run_cell(session, cell, missing[cell.name], tokenizer, journal, seen, drafts.left)
+                records = [journal.records[cell.name, example.name] for example in examples]
+                summaries.append(
+                    summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
+                )
+    return Evaluation(files.digest, examples, summaries)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar over so many examples, of all cells. Gives what says which one runs, and how many more are done."""
+    done = 0
+    with bar("compiling") as (advance, update):
+
+        def seen(text: str, count: int) -> None:
+            nonlocal done
+            done += count
+            update(text)
+            advance(done, total)
+
+        advance(0, total)
+        yield seen
+
+
+def _with_equal_bytes(cells: list[Cell], files: ModelFiles) -> list[Cell]:
+    """The cells, and behind them those of SnapStream that hold as much as the ones that choose by query."""
+    programs = (files.artifact(cell.geometry).signature for cell in cells if cell.method == QUERY)
+    equal = (snapstream_that_holds(program.held_bytes, program) for program in programs)
+    return list({cell.name: cell for cell in [*cells, *filter(None, equal)]}.values())
+
+
+def run_cell(
+    session: Session,
+    cell: Cell,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer | None,
+    journal: Journal,
+    seen: Callable[[str, int], None] = lambda text, count: None,
+    left: Callable[[Example, float, Signature], PromptTokens] | None = None,
+) -> None:
+    """Runs examples one after the other and writes each down as it is done.
+
+    Args:
+        seen: told what is run, and how many examples more are done.
+        left: what a draft leaves of prompts, for cells that read a part of them.
+    """
+    for example in examples:
+        seen(f"{cell.name}, {example.group}", 0)
+        shortened = () if cell.keep is None or left is None else (left(example, cell.keep, session.signature),)
+        journal.add(_record(cell, example, run_example(session, example, tokenizer, *shortened)))
+        seen(f"{cell.name}, {example.group}", 1)
+
+
+def _record(cell: Cell, example: Example, outcome: ExampleResult) -> Record:
+    return Record(
+        cell=cell.name,
+        example=example.name,
+        task=example.task,
+        length=example.length,
+        index=example.index,
+        depth=example.depth,
+        prompt_tokens=len(example.prompt),
+        prompt_sha256=example.prompt_sha256,
+        score=outcome.score,
+        said=outcome.said,
+        tokens=list(outcome.tokens),
+        kept_rows=outcome.kept_rows,
+        seconds=round(outcome.seconds, 4),
+    )
+
+
+def _check_names(examples: Sequence[Example]) -> None:
+    """Two files may have a task of the same name: then nobody could tell their examples apart."""
+    name, times = Counter(example.name for example in examples).most_common(1)[0]
+    if times > 1:
+        raise EvaluationErrors.REPEATED_EXAMPLE(example=name, times=times)

@@ -1,0 +1,105 @@
+"""One example through one compressed cache.
+
+The first token after a prompt usually comes from prefill, whose attention is exact: it says nothing about the cache. So
+the last token of the prompt is fed once more, at its own position, and all that is scored comes out of the cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from sscc.compiler.tools.quality.answer_scores import METRICS
+from sscc.compiler.tools.quality.example import Example
+from sscc.ir.errors import ErrorKind, InternalError
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.session.excerpt import PromptTokens
+from sscc.runtime.session.sampling import Sampler, Sampling
+from sscc.runtime.session.session import Session
+from sscc.runtime.text.tokenizer import decode
+
+NATS = "nats"
+TOKENS = "tokens"
+
+
+class ExampleScoringErrors(ErrorKind):
+    UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, which is none of {metrics}"
+
+
+@dataclass(frozen=True)
+class ExampleResult:
+    """What came of an example.
+
+    Attributes:
+        score: by the example's metric, 0 to 1; nats per token (less is better) where a continuation is predicted.
+        said: the text that was generated; "" without a tokenizer.
+        tokens: the tokens that were generated, the ending one included; none where a continuation is predicted.
+        kept_rows: rows of the cache that were in use in the end, per layer and KV head.
+        seconds: wall time of prefill and decode.
+    """
+
+    score: float
+    said: str
+    tokens: tuple[int, ...]
+    kept_rows: int
+    seconds: float
+
+
+def run_example(
+    session: Session, example: Example, tokenizer: Tokenizer | None, prompt: PromptTokens | None = None
+) -> ExampleResult:
+    """Prefills slot 0 with the prompt, or with what a draft has left of it, and scores what comes out of the cache that
+    is left of that."""
+    start = time.perf_counter()
+    session.prefill(0, example.prompt if prompt is None else prompt)
+    logits = session.replay(0)
+    for token in example.spoken:
+        logits = session.decode({0: token})[0]
+    tokens: tuple[int, ...] = ()
+    said = ""
+    if example.metric == NATS:
+        score = _nats(session, logits, example.continuation)
+    else:
+        tokens = _greedy(session, logits, example.max_new_tokens)
+        said = "" if tokenizer is None else decode(tokenizer, tokens)
+        score = _score(example, said, tokens)
+    seconds = time.perf_counter() - start
+    return ExampleResult(score, said, tokens, session.kept(0).kept, seconds)
+
+
+def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:
+    """At most `count` tokens, the ending one included."""
+    ends, sampler = session.signature.eos_token_ids, Sampler(Sampling())
+    tokens = [sampler.pick(logits)]
+    while len(tokens) < count and tokens[-1] not in ends:
+        tokens.append(sampler.pick(session.decode({0: tokens[-1]})[0]))
+    return tuple(tokens)
+
+
+def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float:
+    """Minus the mean logarithm of the probabilities of the tokens, each given those before it."""
+    total = 0.0
+    for number, token in enumerate(continuation, 1):
+        total -= log_probability(logits, token)
+        if number < len(continuation):
+            logits = session.decode({0: token})[0]
+    return total / len(continuation)
+
+
+def log_probability(logits: Array, token: int) -> float:
+    """Return the logarithm of the probability of a token under logits [V], in double precision."""
+    wide = logits.astype(np.float64)
+    largest = wide.max()
+    return float(wide[token] - largest - np.log(np.exp(wide - largest).sum()))
+
+
+def _score(example: Example, said: str, tokens: Sequence[int]) -> float:
+    if example.metric == TOKENS:
+        return float(tuple(tokens[: len(example.answer_tokens)]) == example.answer_tokens)
+    if example.metric not in METRICS:
+        raise ExampleScoringErrors.UNKNOWN_METRIC(example=example.name, metric=example.metric, metrics=list(METRICS))
+    return METRICS[example.metric](said, example.answers)

@@ -1,0 +1,74 @@
+"""What was measured, apart from what is modelled: another machine, and a model that knows nothing of it."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from sscc.compiler.tools.inspection.inspection import time_decode, time_prefill
+from sscc.compiler.tools.report.report_inputs import Sources
+from sscc.ir.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Row:
+    """Attributes: seconds: of a step, or of a whole prompt: the median, the least and the most. least: by the measured
+    bandwidth alone. modelled: seconds by the model, of as many tokens in every slot; None where the test is of fewer
+    slots than the program has, or does not fit the context."""
+
+    name: str
+    tokens_per_second: float
+    seconds: float
+    fastest: float
+    slowest: float
+    least: float | None
+    share: float | None
+    modelled: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    interpreter: str
+    threads: int
+    ranks: int
+    bandwidth: float
+    machine: str
+    rows: tuple[Row, ...]
+
+
+def measured(sources: Sources) -> Measured | None:
+    """None where no measurements were given."""
+    bench = sources.bench
+    if bench is None:
+        return None
+    rows = []
+    for result in bench.results:
+        steps = result.tokens if result.test == "decode" else 1
+        median = statistics.median(result.seconds) / steps
+        least = None if result.bytes_per_step is None else result.bytes_per_step / result.bandwidth
+        rows.append(
+            Row(
+                name=result.name,
+                tokens_per_second=result.tokens_per_second,
+                seconds=median,
+                fastest=min(result.seconds) / steps,
+                slowest=max(result.seconds) / steps,
+                least=least,
+                share=result.share,
+                modelled=_modelled(sources, result.test, result.tokens, result.depth, result.slots),
+            )
+        )
+    bandwidth = max((result.bandwidth for result in bench.results), default=0.0)
+    return Measured(bench.interpreter, bench.threads, bench.ranks, bandwidth, sources.machine.name, tuple(rows))
+
+
+def _modelled(sources: Sources, test: str, tokens: int, depth: int, slots: int) -> float | None:
+    artifact = sources.artifact
+    try:
+        if test == "prefill":
+            return time_prefill(artifact, sources.target, tokens).seconds
+        if slots < artifact.signature.batch:
+            return None  # the model knows steps of all slots alone
+        return time_decode(artifact, sources.target, depth, staying=sources.staying).seconds
+    except UsageError:
+        return None

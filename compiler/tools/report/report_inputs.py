@@ -1,0 +1,106 @@
+"""What a report tells of: the artifact, what is modelled of it, and what a person brings besides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sscc.compiler.tools.inspection.inspection import (
+    DECODE,
+    PREFILL,
+    Inspection,
+    inspection_of,
+    time_decode,
+    time_prefill,
+)
+from sscc.compiler.tools.inspection.measurements import Measurements, read_measurements
+from sscc.compiler.tools.report.pass_dumps import Dumps, read_dumps
+from sscc.compiler.tools.report.texts import Text, run_text
+from sscc.ir.target import Target
+from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.timing import Timing
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that sections are made of.
+
+    Attributes:
+        target: the machine that is modelled, of which a rank has its share (`machine`).
+        context: tokens in each slot of the decode step that is modelled; max_context if None. prompt: tokens of the
+            prefill; a chunk if None.
+        staying: see `sscc.runtime.timing.time_entry`.
+        bench: measurements of the same program, if there are any.
+        dumps: of its compilation, if there are any.
+        text: a prompt that was run, if there is one.
+    """
+
+    artifact: Artifact
+    target: Target
+    context: int | None = None
+    prompt: int | None = None
+    staying: float = 0.0
+    bench: Measurements | None = None
+    dumps: Dumps | None = None
+    text: Text | None = None
+
+    @classmethod
+    def read(
+        cls,
+        artifact: Artifact,
+        target: Target,
+        *,
+        context: int | None = None,
+        prompt: int | None = None,
+        staying: float = 0.0,
+        bench: str | os.PathLike[str] | None = None,
+        dumps: str | os.PathLike[str] | None = None,
+        text: str | os.PathLike[str] | None = None,
+    ) -> Sources:
+        """Args:
+            bench: a file that `sscc bench --json` wrote. dumps: a folder that `sscc compile --dump-ir-dir` wrote.
+            text: a prompt's file, which is run (`run_text`).
+
+        Raises:
+            InputError: one of them is damaged, or of another program.
+            UsageError: the prompt does not fit the program.
+        """
+        schedule = artifact.schedule_digest
+        measured = None if bench is None else read_measurements(Path(bench), schedule)
+        ir = None if dumps is None else read_dumps(Path(dumps), schedule)
+        run = None if text is None else run_text(artifact, Path(text))
+        return cls(artifact, target, context, prompt, staying, measured, ir, run)
+
+    @property
+    def name(self) -> str:
+        """What the artifact is called."""
+        return self.artifact.path.resolve().name
+
+    @property
+    def machine(self) -> Target:
+        """What one rank runs on."""
+        return self.target.of_rank(self.artifact.program.ranks)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        timings = self.timings
+        return inspection_of(self.artifact, timings[DECODE], timings[PREFILL], self.context, self.prompt_tokens)
+
+    @property
+    def prompt_tokens(self) -> int:
+        signature = self.artifact.signature
+        return min(signature.prefill_chunk, signature.geometry.max_context) if self.prompt is None else self.prompt
+
+    @cached_property
+    def timings(self) -> Mapping[str, Timing]:
+        """A decode step, of which every firing is recorded, and a prefill; by entry."""
+        step = time_decode(self.artifact, self.target, self.context, staying=self.staying, record=True)
+        return {DECODE: step, PREFILL: time_prefill(self.artifact, self.target, self.prompt_tokens)}
+
+    @cached_property
+    def without_prefetch(self) -> Timing:
+        """A decode step in which the loads of an iteration wait for the end of the one before."""
+        return time_decode(self.artifact, self.target, self.context, staying=self.staying, prefetch=False)

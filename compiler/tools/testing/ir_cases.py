@@ -1,0 +1,265 @@
+"""Cases of IR: text in, passes or a command of sscc, text out (or an error), compared by FileCheck.
+
+A file is cut at lines ``// -----``. A first part without a module and without directives for a case holds attribute
+aliases for all the others; every other part is one case, and starts with
+
+    // CASE: what it shows, which is the test's name
+    // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
+                                               without it the IR is only parsed and verified. A module that does not
+                                               say its level (`sscc.level`) gets the first one that the first pass takes
+    // ERROR: split-layers.no-layer entry=decode    the kind of the error and some of its fields (quoted as in a shell
+                                               where they have spaces); a line more goes on with it
+    // ERROR: InputError: 'kv.row' row is ..   or the class and the end of the message
+    // LOCATIONS                               print locations, for CHECK lines about them
+
+or, in place of PASSES, with a command, in which ``%s`` is the file, ``%S`` its folder and ``%t`` a path for a result:
+
+    // RUN: sscc compile %S/model --no-weights --compile-to looped -o -
+    // RUN: not sscc opt %s --pass-pipeline=fuse     must fail, and its stderr is what is checked
+
+A case without ERROR has CHECK lines, which FileCheck compares with the printed module, or with what the last command
+wrote. Where passes run, whatever is printed is also parsed and printed again, because a dump must be compilable onward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import shlex
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from sscc.ir.errors import ErrorKind, SsccError, UsageError
+from sscc.ir.extras import PYTEST, require
+
+SHOWN_LINES = 200
+"""Of an output that is not what it should be."""
+
+_CUT = re.compile(r"^// -----.*\n", re.MULTILINE)
+_KIND = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+( |$)")
+_DIRECTIVE = re.compile(r"^\s*// ([A-Z]+)(?::\s*(.*?))?\s*$", re.MULTILINE)
+
+
+class IrCaseErrors(ErrorKind):
+    NO_NAME = UsageError, "line {line}: the case has no // CASE: line"
+    CHECKS_AND_ERROR = UsageError, "line {line}: a case has either // ERROR: or // CHECK lines"
+    RUN_WITH_OTHERS = (
+        UsageError,
+        "line {line}: a case with // RUN: has CHECK lines, and no PASSES, ERROR or LOCATIONS",
+    )
+    UNREADABLE_COMMAND = UsageError, "line {line}: // RUN: {command}: {reason}"
+    NOT_SSCC = UsageError, "line {line}: // RUN: {command}: a command begins with sscc, or with not sscc"
+    PIPE = (
+        UsageError,
+        "line {line}: // RUN: {command}: there are no pipes, and FileCheck gets what the last command writes",
+    )
+
+
+@dataclass(frozen=True)
+class IrCase:
+    """One part of a file.
+
+    Attributes:
+        line: where it starts, from 1.
+        aliases: of the whole file, which come before its own text.
+        passes: names, with options in braces; none where there are commands.
+        error: kind and fields, or class and end of the message, that are expected; "" for none.
+        locations: whether they are printed.
+        commands: of sscc, as they stand in the file; "not" before one that must fail.
+    """
+
+    name: str
+    line: int
+    aliases: str
+    text: str
+    passes: tuple[str, ...]
+    error: str
+    locations: bool
+    commands: tuple[str, ...] = ()
+
+
+class WrongOutput(Exception):
+    """A case did not give what it says; the message is for a person."""
+
+
+def holds_cases(text: str) -> bool:
+    """Whether a file is meant to be tested, and no mere dump."""
+    return re.search(r"^\s*// (CASE|RUN|ERROR|CHECK[A-Z-]*):", text, re.MULTILINE) is not None
+
+
+def read_cases(text: str) -> list[IrCase]:
+    """The cases of a file. Raises UsageError for one that has no name, or that checks nothing or several things."""
+    starts = [0, *(match.end() for match in _CUT.finditer(text))]
+    ends = [*(match.start() for match in _CUT.finditer(text)), len(text)]
+    parts = [(text[:start].count("\n") + 1, text[start:end]) for start, end in zip(starts, ends, strict=True)]
+    shared = "" if _is_case(parts[0][1]) else parts.pop(0)[1]
+    aliases = "".join(line + "\n" for line in shared.splitlines() if not line.lstrip().startswith("//"))
+    return [_read_case(aliases, line, part) for line, part in parts]
+
+
+def _is_case(part: str) -> bool:
+    return holds_cases(part) or re.search(r"^(module|func\.func)", part, re.MULTILINE) is not None
+
+
+def _read_case(aliases: str, line: int, text: str) -> IrCase:
+    directives: dict[str, list[str]] = {}
+    for match in _DIRECTIVE.finditer(text):
+        directives.setdefault(match.group(1), []).append(match.group(2) or "")
+    error = " ".join(directives.get("ERROR", []))
+    commands = tuple(directives.get("RUN", []))
+    if "CASE" not in directives:
+        raise IrCaseErrors.NO_NAME(line=line)
+    if bool(error) == ("// CHECK" in text):
+        raise IrCaseErrors.CHECKS_AND_ERROR(line=line)
+    if commands and (error or "PASSES" in directives or "LOCATIONS" in directives):
+        raise IrCaseErrors.RUN_WITH_OTHERS(line=line)
+    for command in commands:
+        _words(command, line)
+    passes = tuple(name.strip() for listed in directives.get("PASSES", []) for name in listed.split(","))
+    return IrCase(directives["CASE"][0], line, aliases, text, passes, error, "LOCATIONS" in directives, commands)
+
+
+def _words(command: str, line: int) -> list[str]:
+    """The words of a command, the first one "sscc" or "not"."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise IrCaseErrors.UNREADABLE_COMMAND(line=line, command=command, reason=error) from None
+    if words[:1] != ["sscc"] and words[:2] != ["not", "sscc"]:
+        raise IrCaseErrors.NOT_SSCC(line=line, command=command)
+    if "|" in words:
+        raise IrCaseErrors.PIPE(line=line, command=command)
+    return words
+
+
+def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
+    """Parses `text`, runs `passes` (names, with options in braces), and prints the result; what is printed must parse
+    to the same."""
+    from sscc.ir.context import mlir, parse_module, print_module
+    from sscc.ir.levels import LEVEL, set_level
+    from sscc.passes.base import run_passes
+    from sscc.passes.pass_pipeline import parse_pipeline
+
+    with mlir():
+        module = parse_module(text, "the input")
+        steps = parse_pipeline(",".join(passes))
+        if LEVEL not in module.operation.attributes and steps and steps[0].takes:
+            set_level(module, steps[0].takes[0])
+        run_passes(module, steps)
+        printed = print_module(module)
+        if print_module(parse_module(printed, "the output")) != printed:
+            raise WrongOutput("the printed module prints differently once parsed")
+        result: str = module.operation.get_asm(enable_debug_info=locations)
+        return _inline_locations(result) if locations else result
+
+
+def _inline_locations(text: str) -> str:
+    """Puts what ``#loc7 = loc(..)`` says where ``#loc7`` stands, so that a CHECK line can ask for it."""
+    locations = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+    body = re.sub(r"^#loc\d* = .*\n", "", text, flags=re.MULTILINE)
+    while re.search(r"#loc\d*\b", body):
+        body = re.sub(r"#loc\d*\b", lambda match: locations[match.group()], body)
+    return body
+
+
+def run_commands(commands: tuple[str, ...], path: Path, line: int = 1) -> str:
+    """Runs commands of sscc in this process, in an empty folder. Returns what the last one wrote, on stderr where it
+    had to fail. Raises WrongOutput for one that fails or does not, against what it says."""
+    output = ""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        places = {"%s": str(path.resolve()), "%S": str(path.resolve().parent), "%t": f"{folder}/result"}
+        for command in commands:
+            words = _words(command, line)
+            fails = words[0] == "not"
+            replaced = [re.sub("%[sSt]", lambda match: places[match[0]], word) for word in words[1 + fails :]]
+            code, out, error = _run_command(replaced)
+            if (code != 0) != fails:
+                wrong = "succeeded, and should fail" if fails else f"ended with exit code {code}"
+                raise WrongOutput(f"{command}\n{wrong}:\n{error}{out if fails else ''}")
+            output = error if fails else out
+    return output
+
+
+def _run_command(words: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    from sscc.compiler.tools.commands.cli import main
+
+    buffers = io.BytesIO(), io.BytesIO()
+    out, error = (io.TextIOWrapper(buffer, "utf-8", write_through=True) for buffer in buffers)
+    handlers = logging.root.handlers[:]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            code = main(words)
+        except SystemExit as end:  # of argparse
+            code = end.code if isinstance(end.code, int) else 1
+        finally:
+            logging.root.handlers[:] = handlers  # a command may have added one, for the stderr of now
+    return code, buffers[0].getvalue().decode(), buffers[1].getvalue().decode()
+
+
+def check_case(case: IrCase, path: Path) -> None:
+    """Runs one case. Raises WrongOutput; an error that no case expects passes through."""
+    if case.commands:
+        match_checks("\n" * (case.line - 1) + case.text, run_commands(case.commands, path, case.line), str(path))
+        return
+    try:
+        output = run_ir(case.aliases + case.text, case.passes, case.locations)
+    except SsccError as error:
+        if not case.error:
+            raise
+        if not _is_expected(error, case.error):
+            raise WrongOutput(f"expected {case.error}\n   found {_described(error)}") from None
+        return
+    if case.error:
+        raise WrongOutput(f"expected {case.error}\nbut the module was accepted:\n{output}")
+    match_checks("\n" * (case.line - 1) + case.text, output, str(path))
+
+
+def _is_expected(error: SsccError, expected: str) -> bool:
+    """Return True if an error is the one that a case expects."""
+    if _KIND.match(expected) is None:
+        name, _, message = expected.partition(": ")
+        return type(error).__name__ == name and str(error).endswith(message)
+    code, *fields = shlex.split(expected)
+    pairs = (field.partition("=") for field in fields)
+    known = {name: _as_text(value) for name, value in error.fields.items()}
+    return error.kind is not None and error.kind.code == code and all(known.get(k) == v for k, _, v in pairs)
+
+
+def _as_text(value: object) -> str:
+    """Return a field as a case writes it: items of a list with commas between."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _described(error: SsccError) -> str:
+    if error.kind is None:
+        return f"{type(error).__name__}: {error}"
+    fields = " ".join(f"{name}={shlex.quote(_as_text(value))}" for name, value in error.fields.items())
+    return f"{error.kind.code} {fields}\n{type(error).__name__}: {error}"
+
+
+def match_checks(checks: str, output: str, path: str) -> None:
+    """FileCheck: compares `output` with the CHECK lines in `checks`. Raises WrongOutput with its report, and UsageError
+    where FileCheck is not installed."""
+    require(PYTEST, "a file with CHECK lines")
+    from filecheck.finput import FInput
+    from filecheck.matcher import Matcher
+    from filecheck.options import Options
+    from filecheck.parser import Parser, pattern_for_opts
+
+    options = Options(match_filename=path)
+    parser = Parser(options, io.StringIO(checks), *pattern_for_opts(options))
+    matcher = Matcher(options, FInput("output", output), parser)
+    matcher.stderr = io.StringIO()
+    if matcher.run() != 0:
+        raise WrongOutput(f"{_beginning(output)}\n{matcher.stderr.getvalue()}")
+
+
+def _beginning(output: str) -> str:
+    """What a person sees of an output before what is wrong with it."""
+    lines = output.splitlines()
+    left = f"\n.. and {len(lines) - SHOWN_LINES} lines more" if len(lines) > SHOWN_LINES else ""
+    return "\n".join(["the output was:", *lines[:SHOWN_LINES]]) + left

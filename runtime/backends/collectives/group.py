@@ -1,0 +1,173 @@
+"""What ranks say to each other: the one thing that a collective needs, and ranks that are threads of one process.
+
+All collectives of a program are made of `Group.exchange`, which gives every rank the values of all, in the order of
+ranks. So sums are taken in that order whoever computes them, and every rank has the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from sscc.ir.errors import ErrorKind, InternalError, RankError, UsageError
+from sscc.ir.sharding import peers
+
+if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+    from sscc.runtime.backends.collectives.shared_windows import Windows
+    from sscc.runtime.support._native import Meeting
+
+Value = TypeVar("Value")
+
+
+class GroupErrors(ErrorKind):
+    UNREACHED = RankError, "rank {rank} does not reach the others: {cause}"
+    OTHER_RANKS = UsageError, "the program is compiled for {expected} ranks, and cannot run on {ranks}"
+    ALONE = InternalError, "a program of one rank exchanges nothing"
+    FAILED = RankError, "rank {rank} has failed"
+    SILENT = RankError, "another rank does not answer"
+
+
+class Group(Protocol):
+    """A rank among several that run the same program.
+
+    Attributes:
+        rank: which one, from 0 on.
+        ranks: how many there are.
+    """
+
+    rank: int
+    ranks: int
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        """The values of all ranks, in order. Raises RankError where a rank is gone."""
+
+    def windows(self, nbytes: int) -> Windows:
+        """Windows of so many bytes for native code; all ranks call it at once. Raises RankError where one is gone."""
+
+    def end(self, rank: int) -> None:
+        """Ends what any rank waits for, now or later, because `rank` cannot go on."""
+
+
+class Alone:
+    """The group of a program that is not cut."""
+
+    rank, ranks = 0, 1
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        return [value]
+
+    def windows(self, nbytes: int) -> Windows:
+        raise GroupErrors.ALONE()
+
+    def end(self, rank: int) -> None:
+        """Nobody waits."""
+
+
+ALONE = Alone()
+
+
+class Ranks:
+    """A rank's place in the grid of ranks that a program is for.
+
+    Args:
+        grid: how many ranks there are along each axis; () for a program of one.
+
+    Raises:
+        UsageError: the group is not as large as the grid.
+    """
+
+    def __init__(self, group: Group, grid: Sequence[int]) -> None:
+        if group.ranks != prod(grid):
+            raise GroupErrors.OTHER_RANKS(expected=prod(grid), ranks=group.ranks)
+        self.group, self.grid = group, tuple(grid)
+
+    def exchange(self, value: Value, axes: Sequence[int]) -> list[Value]:
+        """The values of the ranks that differ from this one along `axes` alone, in order. All ranks call it at once."""
+        values = self.group.exchange(value)
+        return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
+
+    def place(self, axes: Sequence[int]) -> tuple[int, int]:
+        """Which of the ranks that differ along `axes` alone this one is, and how many there are."""
+        group = peers(self.grid, axes, self.group.rank)
+        return group.index(self.group.rank), len(group)
+
+
+class _Meeting:
+    """Where the threads of a group put their values down."""
+
+    def __init__(self, ranks: int, timeout: float) -> None:
+        self.values: list[Any] = [None] * ranks
+        self.timeout = timeout
+        self.barrier = threading.Barrier(ranks, timeout=timeout)
+        self.native: list[Meeting] = []
+        self.failed: int | None = None
+
+
+class ThreadGroup:
+    """A rank that is a thread of this process, as `run_ranks` makes them."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.ranks = rank, len(meeting.values)
+        self._meeting = meeting
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        try:
+            self._meeting.values[self.rank] = value
+            self._meeting.barrier.wait()
+            values = list(self._meeting.values)
+            self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
+        except threading.BrokenBarrierError:
+            failed = self._meeting.failed
+            raise (GroupErrors.SILENT() if failed is None else GroupErrors.FAILED(rank=failed)) from None
+        return values
+
+    def windows(self, nbytes: int) -> Windows:
+        from sscc.runtime.backends.collectives.shared_windows import SharedWindows
+
+        memory = bytearray(SharedWindows.nbytes_of(self.ranks, nbytes)) if self.rank == 0 else None
+        shared = next(value for value in self.exchange(memory) if value is not None)
+        windows, meeting = SharedWindows(shared, self.ranks, nbytes, self._meeting.timeout, 0.0).of(self.rank)
+        self._meeting.native.append(meeting)
+        return windows
+
+    def end(self, rank: int) -> None:
+        if self._meeting.failed is None and not self._meeting.barrier.broken:
+            self._meeting.failed = rank
+        self._meeting.barrier.abort()
+        for meeting in list(self._meeting.native):
+            meeting.fail(rank)
+
+
+def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
+    """A group of ranks that are threads.
+
+    Args:
+        timeout: seconds that a rank waits for the others.
+    """
+    meeting = _Meeting(ranks, timeout)
+    return [ThreadGroup(rank, meeting) for rank in range(ranks)]
+
+
+def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value]) -> list[Value]:
+    """Runs `work` of every rank at once, each in a thread, and gives the results by rank.
+
+    Raises:
+        Exception: what a rank raised; the first that is not about another one's end.
+    """
+
+    def one(group: ThreadGroup) -> Value:
+        try:
+            return work(group)
+        except BaseException:
+            group.end(group.rank)
+            raise
+
+    with ThreadPoolExecutor(len(groups)) as pool:
+        futures = [pool.submit(one, group) for group in groups]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, RankError)):
+        raise error
+    return [future.result() for future in futures]

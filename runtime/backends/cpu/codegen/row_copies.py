@@ -1,0 +1,150 @@
+"""Rows of operands in generated code: where they lie, copies that convert, and packing.
+
+A *word* is an f32 or a pair of bf16, 4 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.sizes import align
+from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.phases import Operand
+
+Meta = tuple[tuple[int, ...], tuple[int, ...], str]
+"""Shape, strides in elements, and the schedule's dtype."""
+
+SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
+
+
+class NativeRowErrors(ErrorKind):
+    STRIDE = InputError, "{step} takes operand {operand!r} with stride 1 along its last axis, not {stride}"
+
+
+class ScratchPieces:
+    """A scratch buffer in pieces, each 64-byte aligned and with a name.
+
+    Attributes:
+        nbytes: of all pieces.
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self.nbytes = 0
+        self._offsets: dict[str, int] = {}
+        for name, nbytes in sizes.items():
+            self._offsets[name] = self.nbytes
+            self.nbytes += align(nbytes)
+
+    def at(self, base: Value) -> dict[str, Value]:
+        """Where the pieces are in a buffer at `base`."""
+        return {name: base + offset for name, offset in self._offsets.items()}
+
+
+def check_strides(kind: str, operands: Mapping[str, Meta], names: Iterable[str]) -> None:
+    """Raises InputError for an operand with another stride than 1 along its last axis. That names, shapes, dtypes and
+    settings of a step fit each other, the validator has proved."""
+    for name in names:
+        shape, strides, _ = operands[name]
+        if shape[-1] > 1 and strides[-1] != 1:
+            raise NativeRowErrors.STRIDE(step=kind, operand=name, stride=strides[-1])
+
+
+def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
+    """The address of an element; axes without an index have index 0."""
+    size, pointer = SIZES[operand.dtype], operand.pointer
+    for index, stride in zip(indices, operand.strides, strict=False):
+        step = f.integer(index) * (stride * size) if isinstance(index, Value) else index * stride * size
+        pointer = pointer + step
+    return pointer
+
+
+def row_stride(meta: Meta) -> int:
+    """Bytes from one row of [1, heads, rows, D] to the next."""
+    return meta[1][2] * SIZES[meta[2]]
+
+
+def in_memory(dtype: str) -> str:
+    """The type that rows are moved as: bf16 as its bits, which every CPU can move."""
+    return {"bf16": I16, "i8": I8}.get(dtype, F32)
+
+
+def copy_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, count: int) -> None:
+    """`count` elements, converted (to bf16: rounded to nearest even); types f32 or bf16."""
+    sizes = SIZES[source_type], SIZES[target_type]
+    loaded, stored = vector(in_memory(source_type), 16), vector(in_memory(target_type), 16)
+
+    def convert(value: Value) -> Value:
+        if source_type == target_type:
+            return value
+        if target_type == "bf16":
+            return f.bitcast(f.narrow(value, BF16), stored)
+        return f.widen(f.bitcast(value, vector(BF16, 16)))
+
+    whole = count // 16
+    if whole > 8:
+        with f.loop(0, whole) as step:
+            value = f.load(source + step.index * (16 * sizes[0]), loaded)
+            f.store(convert(value), target + step.index * (16 * sizes[1]))
+    else:
+        for i in range(whole):
+            f.store(convert(f.load(source + i * 16 * sizes[0], loaded)), target + i * 16 * sizes[1])
+    if count % 16:
+        mask = f.first_lanes(count % 16)
+        value = f.load_masked(source + whole * 16 * sizes[0], mask, loaded)
+        f.store_masked(convert(value), target + whole * 16 * sizes[1], mask)
+
+
+def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
+    """`count` zeros, of type f32, bf16 or i8."""
+    zero, size = f.constant(0, vector(in_memory(dtype), 16)), SIZES[dtype]
+    with f.loop(0, count // 16) as step:
+        f.store(zero, target + step.index * (16 * size))
+    if count % 16:
+        f.store_masked(zero, target + count // 16 * 16 * size, f.first_lanes(count % 16))
+
+
+def transpose_kernel(module: Module) -> Function:
+    """target[i][j] = source[j][i] for 16 x 16 words; strides in bytes."""
+    name = "attention_transpose_16x16"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("source", PTR), ("source_stride", I64), ("target", PTR), ("target_stride", I64)])
+    rows = [f.load(f["source"] + f["source_stride"] * i, vector(F32, 16)) for i in range(16)]
+    for width in (8, 4, 2, 1):
+        low = [lane if not lane & width else 16 + lane - width for lane in range(16)]
+        high = [lane + width if not lane & width else 16 + lane for lane in range(16)]
+        for i in range(16):
+            if not i & width:
+                a, b = rows[i], rows[i + width]
+                rows[i], rows[i + width] = f.shuffle(a, b, low), f.shuffle(a, b, high)
+    for i, row in enumerate(rows):
+        f.store(row, f["target"] + f["target_stride"] * i)
+    f.returns()
+    return f
+
+
+def pack_rows(
+    f: Function, source: Value, source_type: str, stride: int, last: Value, count: Value, target: Value, columns: int
+) -> None:
+    """Copies rows 0 .. count - 1 as f32 to [count, columns]. Row `last` stands in for the rows behind it, which may not
+    exist. `stride` is in bytes."""
+    with f.loop(0, count) as row:
+        pointer = source + f.min(row.index, last) * stride
+        copy_row(f, pointer, source_type, target + row.index * (columns * 4), "f32", columns)
+
+
+def pack_pairs(f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, columns: int) -> None:
+    """Rows 2i and 2i + 1 of bf16 interleaved, i < count: [count, columns up to 16s] pairs; `last` as in `pack_rows`."""
+    width = -(-columns // 16) * 16
+    order = [lane // 2 + 16 * (lane % 2) for lane in range(32)]
+    with f.loop(0, count) as pair:
+        rows = [source + f.min(pair.index * 2 + i, last) * stride for i in range(2)]
+        row = target + pair.index * (width * 4)
+        for column in range(0, columns, 16):
+            if column + 16 <= columns:
+                a, b = (f.load(r + column * 2, vector(I16, 16)) for r in rows)
+            else:
+                mask = f.first_lanes(columns - column)
+                a, b = (f.load_masked(r + column * 2, mask, vector(I16, 16)) for r in rows)
+            f.store(f.shuffle(a, b, order), row + column * 4)

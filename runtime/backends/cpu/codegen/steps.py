@@ -1,0 +1,61 @@
+"""The functions that generate native code, by the kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.operations import Dequantize, LookUp
+from sscc.ir.opspec import Op, functions_of
+from sscc.runtime.backends.cpu.attention import (
+    decode_attention,
+    decode_attention_rows,
+    landmarks,
+    latent_prefill,
+    learned_index,
+    prefill_attention,
+    query_attention,
+    selection,
+)
+from sscc.runtime.backends.cpu.codegen import encoded_rows, gather_rows, recurrence, topk
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.phases import Lowered
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
+
+MODULES = (
+    *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill,
+      learned_index),
+    *(prefill_attention, query_attention, recurrence, selection, topk),
+)
+LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
+STORED = (Dequantize, LookUp)
+"""Steps whose code depends on how their operands are packed."""
+
+
+class NativeStepErrors(ErrorKind):
+    UNKNOWN = InputError, "there is no native code for the step {step}"
+
+
+def lower_step(
+    step: Op,
+    operands: Mapping[str, Meta],
+    features: Features,
+    packed: Mapping[str, Panels | QuantisedPanels] = MappingProxyType({}),
+) -> Lowered:
+    """The phases of a step that is no vector program, reduction or product.
+
+    Args:
+        packed: how operands are packed, by the names that the step uses.
+
+    Raises InputError for a kind that there is no native code for, or operands that it does not take.
+    """
+    if isinstance(step, STORED):
+        return lower_stored(step, operands, features, packed)
+    if type(step) not in LOWERINGS:
+        raise NativeStepErrors.UNKNOWN(step=step.kind)
+    return LOWERINGS[type(step)](step, dict(operands), features)

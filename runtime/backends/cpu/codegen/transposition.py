@@ -1,0 +1,47 @@
+"""Rows of 16 lanes to columns, in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sscc.runtime.backends.cpu.codegen.features import LANES
+from sscc.runtime.backends.cpu.codegen.mlir import Function, Value
+
+
+def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
+    """Stores column after column of 1 .. 16 rows of 16 lanes of 4 bytes: lane i of row r at out + 4 * (i * rows + r).
+
+    Whole vectors are stored in ascending order, so up to 15 elements after the last column are overwritten.
+    """
+    if len(rows) & (len(rows) - 1) == 0:
+        for number, dense in enumerate(interleave(f, rows)):
+            f.store(dense, out + 4 * LANES * number)
+        return
+    for lane, column in enumerate(transpose(f, rows)):
+        f.store(column, out + 4 * lane * len(rows))
+
+
+def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """1, 2, 4, 8 or 16 rows as their columns one after another: as many vectors of 16 lanes as there are rows."""
+    if len(rows) == 1:
+        return list(rows)
+    lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
+    vectors = []
+    for even, odd in zip(interleave(f, rows[::2]), interleave(f, rows[1::2]), strict=True):
+        vectors += [f.shuffle(even, odd, lanes[:LANES]), f.shuffle(even, odd, lanes[LANES:])]
+    return vectors
+
+
+def transpose(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """Column i of 1 .. 16 rows as lanes, for i = 0 .. 15; lanes of rows that are missing are unspecified."""
+    held = [*rows, *[rows[-1]] * (LANES - len(rows))]
+    for distance in (8, 4, 2, 1):
+        low = [lane if not lane & distance else LANES + lane - distance for lane in range(LANES)]
+        high = [lane + distance if not lane & distance else LANES + lane for lane in range(LANES)]
+        swapped = list(held)
+        for i in range(LANES):
+            if not i & distance:
+                swapped[i] = f.shuffle(held[i], held[i + distance], low)
+                swapped[i + distance] = f.shuffle(held[i], held[i + distance], high)
+        held = swapped
+    return held

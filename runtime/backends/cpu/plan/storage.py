@@ -1,0 +1,103 @@
+"""How weights lie in files and in memory: packed for products where only products (and gathers of rows) read them.
+
+A packed weight is a stack of slices, each packed by itself. The values of a quantised weight are stored with the scales
+and zero points or minimums of their groups between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
+from sscc.runtime.backends.cpu.codegen.features import LANES
+from sscc.runtime.backends.cpu.products.packing import Panels
+from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+
+
+@dataclass(frozen=True)
+class PanelPacking:
+    """How a weight is packed.
+
+    Attributes:
+        panels: of each slice.
+        slice_elements: elements of a slice in the schedule's tensor.
+        row_elements: elements from one row of a slice to the next, in the schedule's tensor.
+    """
+
+    panels: Panels | QuantisedPanels
+    slice_elements: int
+    row_elements: int
+
+    @property
+    def quantised(self) -> bool:
+        return isinstance(self.panels, QuantisedPanels)
+
+    @property
+    def padded(self) -> bool:
+        """Whether panels hold more than the rows of a slice in another order: then whole slices alone have a place."""
+        odd = isinstance(self.panels, Panels) and self.panels.k % self.panels.depth != 0
+        return odd or self.panels.n % LANES != 0
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which a tensor of this shape is stored."""
+        slices = int(np.prod(shape)) // self.slice_elements
+        if isinstance(self.panels, Panels):
+            return (slices, *self.panels.packed_shape)
+        return (slices, self.panels.count, self.panels.blocks, self.panels.block_bytes)
+
+    def stored_bytes(self, elements: int) -> int:
+        """Bytes in which so many elements, of whole slices, are stored."""
+        return elements // self.slice_elements * self.panels.packed_bytes
+
+    def offset(self, element: int) -> int:
+        """Bytes from the start to the slice or panel that begins with an element of the schedule's tensor."""
+        whole, rest = divmod(element, self.slice_elements)
+        return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
+
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The names of the tensors that are packed together with a tensor: the other parts of a quantized weight."""
+        if isinstance(self.panels, Panels):
+            return ()
+        first, *others = (part.name for part in self.panels.format.parts)
+        stem = name.removesuffix(first)
+        return tuple(f"{stem}{part}" for part in others)
+
+    def pack(self, array: Array, *others: Array) -> Array:
+        """Pack a tensor, or some of its slices; the first part of a quantized weight with the others."""
+        slices = array.size // self.slice_elements
+        if isinstance(self.panels, Panels):
+            raw = _bits(array).reshape(slices, self.slice_elements)
+            return self.panels.pack(raw, stack=1).view(array.dtype)
+        parts = [np.ascontiguousarray(part).reshape(slices, self.panels.n, -1) for part in (array, *others)]
+        return self.panels.pack(*parts).view(array.dtype)
+
+    def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
+        """Yield the result of `pack` in pieces, in the order of memory."""
+        if isinstance(self.panels, Panels):
+            yield self.pack(array)
+            return
+        slices = array.size // self.slice_elements
+        parts = [np.ascontiguousarray(part).reshape(slices, self.panels.n, -1) for part in (array, *others)]
+        yield from self.panels.pieces(*parts)
+
+    def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
+        """What `pack` was given, in its shape."""
+        if isinstance(self.panels, QuantisedPanels):
+            return self.panels.unpack(stored.view(np.uint8))[0].view(stored.dtype).reshape(shape)
+        rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
+        if self.panels.n_stride == 1:
+            rows = rows.swapaxes(-1, -2)
+        return np.ascontiguousarray(rows).reshape(shape)
+
+
+Packings = Mapping[str, PanelPacking]
+"""How weights are packed, by name; those without one are as the schedule has them."""
+
+
+def _bits(array: Array) -> Array:
+    """The array, dense, with bf16 as numbers that numpy knows."""
+    raw = np.ascontiguousarray(array)
+    return raw.view(np.uint16) if raw.dtype == BFLOAT16 else raw

@@ -1,0 +1,321 @@
+"""Rows of the left operand as the integers that products with weights of 8 and 4 bits sum (quantised_products.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sscc.runtime.backends.cpu.codegen.features import LANES, Features
+from sscc.runtime.backends.cpu.codegen.figures import LINE
+from sscc.runtime.backends.cpu.codegen.mlir import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    PTR,
+    Function,
+    Module,
+    Value,
+    element_of,
+    lanes_of,
+    vector,
+)
+from sscc.runtime.backends.cpu.codegen.transposition import interleave
+from sscc.runtime.backends.cpu.products.product_blocks import SIZE, STORED, RowPlaces
+from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
+
+LARGEST = 127 * 256 + 127
+"""The largest magnitude of the integers: with it, both of their parts are signed bytes."""
+SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
+_CHUNK = 2 * LANES
+_MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
+Chunk = Callable[[Value, int, Sequence[Value]], list[Value]]
+"""A function that adds numbers to a state. Its arguments are the first number, the count (at most 32) and the state."""
+_LANES32, _LANESF, BYTES = vector(I32, LANES), vector(F32, LANES), vector(I8, LINE)
+WORDS = vector(I16, 2 * LANES)
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """How integers are packed, and which instructions sum their products with codes.
+
+    Attributes:
+        kind: "dot": bytes that are taken four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
+            of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], numbers 0 and 2 of each four,
+            then 1 and 3; "plain": f32 [K / 4][4][2][R].
+        whole: sums of products of codes and whole integers fit i32.
+        parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where `whole`.
+        bits: of the registers that pairs are taken of.
+        signed: the other operand of "dot" is signed bytes (Arm), else unsigned ones (AVX512_VNNI).
+    """
+
+    kind: Literal["dot", "pairs", "plain"]
+    whole: bool = False
+    parts: int = 2
+    bits: int = 0
+    signed: bool = False
+
+    @classmethod
+    def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
+        """Return the one that suits a CPU."""
+        whole = panels.largest_difference * LARGEST * panels.group < 2**31
+        if features.int8_dot or features.signed_dot:
+            return cls("dot", whole, signed=not features.int8_dot)
+        if features.int16_dot:
+            return cls("pairs", whole, 1 if whole else 2, features.int16_dot)
+        return cls("plain")
+
+    def reads_signed(self, panels: QuantisedPanels) -> bool:
+        """Return True if codes are read as signed numbers: of 8 bits, or entries of a table."""
+        return self.signed and (panels.flipped or bool(panels.format.codes.table))
+
+    @property
+    def name(self) -> str:
+        return f"{'s' if self.signed else ''}{self.kind}{self.sums}"
+
+    @property
+    def sums(self) -> int:
+        """Sums of a row in a group: of whole integers, or of each part."""
+        return 1 if self.whole else self.parts
+
+    @property
+    def quad_bytes(self) -> int:
+        """Of four numbers of a row."""
+        return {"dot": 8, "pairs": 8 * self.parts, "plain": 32}[self.kind]
+
+    @property
+    def head_bytes(self) -> int:
+        """Of a row in a group, before its numbers: the step, minus the sums, and minus the sum times the step."""
+        return 4 * (2 + self.sums)
+
+    def group_bytes(self, rows: int, quads: int) -> int:
+        """Bytes of a group of a packed block."""
+        return rows * (self.head_bytes + quads * self.quad_bytes)
+
+    def sum_quads(self, f: Function, sums: Value, codes: Value, parts: Value) -> Value:
+        """i32 lanes plus products of four codes and four parts per lane, of "dot"."""
+        return (sum_signed_quads if self.signed else sum_quads)(f, sums, codes, parts)
+
+
+def sum_signed_quads(f: Function, sums: Value, a: Value, b: Value) -> Value:
+    """i32 lanes plus products of four signed bytes per lane, by Arm's dot product."""
+    bytes_a, bytes_b, quarters = f.bitcast(a, BYTES), f.bitcast(b, BYTES), []
+    for at in range(0, LANES, LANES // 4):
+        of_bytes = range(QUAD * at, QUAD * at + LANES)
+        operands = [f.shuffle(sums, sums, range(at, at + LANES // 4))]
+        operands += [f.shuffle(value, value, of_bytes) for value in (bytes_a, bytes_b)]
+        quarters.append(f.intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", operands, vector(I32, LANES // 4)))
+    low, high = (f.shuffle(quarters[at], quarters[at + 1], range(LANES // 2)) for at in (0, 2))
+    return f.shuffle(low, high, range(LANES))
+
+
+def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
+    """Products of two signed words of 16 bits per lane of i32, summed, by instructions of 256 or 512 bits."""
+    if bits == 512:
+        return f.intrinsic("llvm.x86.avx512.pmaddw.d.512", [a, b], _LANES32)
+    halves = [[f.shuffle(value, value, range(at, at + LANES)) for value in (a, b)] for at in (0, LANES)]
+    low, high = (f.intrinsic("llvm.x86.avx2.pmadd.wd", half, vector(I32, LANES // 2)) for half in halves)
+    return f.shuffle(low, high, range(LANES))
+
+
+def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value:
+    """i32 lanes plus products of four unsigned and four signed bytes per lane, by AVX512_VNNI."""
+    operands = [sums, f.bitcast(unsigned, BYTES), f.bitcast(signed, BYTES)]
+    return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", operands, _LANES32)
+
+
+def pack_block(
+    dtype: str, form: RowForm, panels: QuantisedPanels, module: Module, rows: int, places: RowPlaces
+) -> Function:
+    """Return the private function that packs rows first .. first + rows - 1 as kernels read them; `rows` is 1, 2, 4 or
+    8."""
+    group, quads = panels.group, panels.quads
+    name = f"product_quantise_{dtype}_{form.name}_{group}_{rows}{places.name}"
+    if module.has(name):
+        return module.get(name)
+    params = [("a", PTR), *places.params, ("first", I64), ("groups", I64), ("zero", I64), ("out", PTR)]
+    f = module.function(name, params)
+    sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
+    zero = f.cast("arith.trunci", f["zero"], I32)
+    with f.loop(0, f["groups"]) as loop:
+        head = f["out"] + loop.index * form.group_bytes(rows, quads)
+        starts = [source + loop.index * (group * SIZE[dtype]) for source in sources]
+        most = largest(f, starts, dtype, group)
+        inverses = f.select(most > SMALLEST, f.like(LARGEST, most) / most, 0.0)
+        # The last lanes may write beyond the group; the group that follows overwrites that.
+        sums = _split_rows(f, starts, dtype, group, inverses, head + form.head_bytes * rows, form)
+        folded = 0 - _fold(f, sums, form.parts * rows)
+        each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
+        if form.whole and form.parts == 2:
+            each = [(each[0] << 8) + each[1]]
+        steps = most * (1.0 / LARGEST)
+        f.store(steps, head)
+        for number, part in enumerate(each):
+            f.store(part * zero, head + 4 * rows * (1 + number))
+        f.store(joined(f, each) * steps, head + 4 * rows * (1 + form.sums))
+    f.returns()
+    return f
+
+
+def _chunks(f: Function, group: int, state: Sequence[Value], add: Chunk) -> list[Value]:
+    """Return the state after `add` for each 32 numbers of a group; the last may have fewer."""
+    whole, rest = divmod(group, _CHUNK)
+    if whole > 1:
+        with f.loop(0, whole * _CHUNK, _CHUNK, state) as loop:
+            loop.carry(*add(loop.index, _CHUNK, loop.state))
+        state = loop.results
+    elif whole:
+        state = add(f.constant(0), _CHUNK, state)
+    return add(f.constant(whole * _CHUNK), rest, state) if rest else list(state)
+
+
+def load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes: int) -> Value:
+    """Return elements of a group from the first on as they are stored, zeros after `count`."""
+    type, pointer = vector(STORED[dtype], lanes), start + first * SIZE[dtype]
+    if count >= lanes:
+        return f.load(pointer, type)
+    return f.load_masked(pointer, f.first_lanes(max(count, 0), lanes), type)
+
+
+def largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Value:
+    """Return the largest magnitude of a group of each row, f32 [rows].
+
+    Magnitudes are compared as integers: floats without a sign have the order of their bits. NaN is the largest.
+    """
+    bits, lanes = (I16, 2 * LANES) if dtype == "bf16" else (I32, LANES)
+
+    def magnitudes(start: Value, first: Value, count: int) -> Value:
+        halves = [load(f, start, dtype, first + at, count - at, lanes) for at in range(0, _CHUNK, lanes)]
+        positive = [f.bitcast(half, vector(bits, lanes)) & _MAGNITUDE[bits] for half in halves]
+        return positive[0] if len(positive) == 1 else f.max(*positive)
+
+    def add(first: Value, count: int, state: Sequence[Value]) -> list[Value]:
+        found = [magnitudes(start, first, count) for start in starts]
+        return [f.max(a, b) for a, b in zip(state, found, strict=True)] if state else found
+
+    single = group <= _CHUNK
+    state = [] if single else [f.splat(0, lanes, bits)] * len(starts)
+    combined = _largest_lanes(f, _chunks(f, group, state, add))
+    if dtype == "bf16":
+        return f.bitcast(f.cast("arith.extui", combined, I32) << 16, vector(F32, len(starts)))
+    return f.bitcast(combined, vector(F32, len(starts)))
+
+
+def _largest_lanes(f: Function, vectors: Sequence[Value]) -> Value:
+    """Return the largest lane of each of 1, 2, 4 or 8 vectors of integers, one lane per vector."""
+    held, rows, segments = list(vectors), len(vectors), 1
+    while (lanes := lanes_of(held[0].type)) > rows or len(held) > 1:
+        length, together = lanes // segments, min(len(held), 2)
+        segments *= together
+        low = [at * length + lane for at in range(segments) for lane in range(length // 2)]
+        high = [lane + length // 2 for lane in low]
+        pairs = [(held[at], held[at + together - 1]) for at in range(0, len(held), together)]
+        held = [f.max(f.shuffle(a, b, low), f.shuffle(a, b, high)) for a, b in pairs]
+    return held[0]
+
+
+def _split_rows(
+    f: Function, starts: Sequence[Value], dtype: str, group: int, inverses: Value, out: Value, form: RowForm
+) -> Value:
+    """Write the numbers of a group of all rows. Return their sums as i32, lane i being of part i // rows % form.parts
+    of row i % rows."""
+    rows = len(starts)
+    factors = [f.broadcast(f.extract(inverses, row), LANES) for row in range(rows)]
+
+    def add(first: Value, count: int, state: Sequence[Value]) -> list[Value]:
+        (sums,), packed = state, []
+        for start, factor in zip(starts, factors, strict=True):
+            halves = [f.widen(load(f, start, dtype, first + at, count - at, LANES)) for at in (0, LANES)]
+            packed.append(_as_form(f, [integers(f, half * factor) for half in halves], form))
+        at = out + first * (rows * form.quad_bytes // QUAD)
+        # Per row some vectors, each of which has neighbours in those of the other rows.
+        dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
+        for number, line in enumerate(dense):
+            f.store(line, at + LINE * number)
+            sums = _with_sums(f, sums, line, form)
+        return [sums]
+
+    zeros = f.splat(0, LANES, F32 if form.kind == "plain" else I32)
+    (total,) = _chunks(f, group, [zeros], add)
+    return f.cast("arith.fptosi", total, I32) if form.kind == "plain" else total
+
+
+def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
+    """The sums with the numbers of a vector added, lane by lane."""
+    if form.kind == "dot":
+        return form.sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
+    if form.kind == "pairs":
+        return sums + sum_pairs(f, form.bits, f.bitcast(line, WORDS), f.splat(1, 2 * LANES, I16))
+    return sums + line
+
+
+def _neighbours(f: Function, column: Sequence[Sequence[Value]]) -> list[Value]:
+    """The vectors of a column, one per row and part, with what they have in the same lane side by side: part after
+    part, and in it row after row."""
+    return interleave(f, [vectors[part] for part in range(len(column[0])) for vectors in column])
+
+
+def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[Value, ...]]:
+    """Return 32 integers of a row: vectors of 16 lanes in the order in which they are stored, those of several parts
+    that are stored side by side together."""
+    if form.kind == "dot":
+        return [(_as_quads(f, halves),)]
+    if form.kind == "pairs" and form.parts == 1:
+        return [(_as_pairs(f, halves),)]
+    parts = [split(f, integers) for integers in halves]
+    if form.kind == "pairs":
+        return [tuple(_as_pairs(f, part) for part in zip(*parts, strict=True))]
+    return [(line,) for line in _as_floats(f, parts)]
+
+
+def integers(f: Function, scaled: Value) -> Value:
+    """Return 16 numbers rounded to integers, halves to even."""
+    return f.intrinsic("llvm.lrint.v16i32.v16f32", [scaled], _LANES32)
+
+
+def split(f: Function, integer: Value) -> tuple[Value, Value]:
+    """Return the high and the low part of integers of 16 or 32 bits, of which the high part has 8 bits."""
+    spare = {I16: 8, I32: 24}[element_of(integer.type)]
+    low = f.binary("arith.shrsi", integer << spare, spare)
+    return f.binary("arith.shrsi", integer - low, 8), low
+
+
+def _words(f: Function, halves: Sequence[Value], lanes: Sequence[int]) -> Value:
+    """Return lanes of 32 integers as words of 16 bits."""
+    low, high = (f.cast("arith.trunci", integers, I16) for integers in halves)
+    return f.shuffle(low, high, lanes)
+
+
+def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
+    """Return 32 integers as words of 16 bits, two in a lane: of each four, numbers 0 and 2, then 1 and 3."""
+    lanes = [quad + at for quad in range(0, 2 * LANES, QUAD) for at in (0, 2, 1, 3)]
+    return f.bitcast(_words(f, halves, lanes), _LANES32)
+
+
+def _as_quads(f: Function, halves: Sequence[Value]) -> Value:
+    """Return the parts of 32 integers as bytes, quads in i32 lanes, each quad of high parts before that of low ones."""
+    parts = split(f, _words(f, halves, range(2 * LANES)))
+    high, low = (f.bitcast(f.cast("arith.trunci", part, I8), vector(I32, LANES // 2)) for part in parts)
+    return f.shuffle(high, low, [quad + LANES // 2 * part for quad in range(LANES // 2) for part in range(2)])
+
+
+def _as_floats(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
+    """The parts of 32 elements as f32, each high one before the low one: 4 vectors."""
+    return [
+        line for high_low in halves for line in interleave(f, [f.cast("arith.sitofp", part, F32) for part in high_low])
+    ]
+
+
+def joined(f: Function, parts: Sequence[Value]) -> Value:
+    """Return the sum of a high part and a low one, or that of whole integers, as f32."""
+    high, *low = (f.cast("arith.sitofp", part, F32) for part in parts)
+    return f.fma(high, f.like(256.0, high), low[0]) if low else high
+
+
+def _fold(f: Function, value: Value, lanes: int) -> Value:
+    """Lanes i, i + lanes, i + 2 * lanes, .. added, for i < lanes."""
+    while (half := lanes_of(value.type) // 2) >= lanes:
+        value = f.shuffle(value, value, range(half)) + f.shuffle(value, value, range(half, 2 * half))
+    return value

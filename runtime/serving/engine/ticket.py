@@ -1,0 +1,248 @@
+"""What whoever submits a request gets: its tokens as they come, its end, and the means to end it."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.serving.engine.constraints import GrammarCompiler
+from sscc.runtime.serving.engine.executor import Executor, News
+from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.metrics import Figures
+from sscc.runtime.serving.engine.request import Completion, Piece
+from sscc.runtime.serving.engine.transcript import Transcript
+from sscc.runtime.session.slot_message import SlotMessage
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+READ_AT_ONCE = 64
+"""Tokens whose text is made within an event loop; that of more takes a thread."""
+
+
+class Opened(Protocol):
+    """What a ticket needs of its engine."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def grammars(self) -> GrammarCompiler | None: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+
+class Ticket:
+    """A submitted request. Its methods are safe in any thread, and may be called more than once: each reading starts at
+    the first token.
+
+    A request whose ticket nobody holds any more is cancelled, because nobody can read it.
+
+    Attributes:
+        id: counts the engine's requests.
+    """
+
+    def __init__(self, engine: Opened, executor: Executor, job: Job) -> None:
+        self.id = job.id
+        self._engine = engine  # which stays open as long as somebody waits
+        self._executor = executor
+        self._job = job
+        self._stopped = False
+        weakref.finalize(self, executor.end, job, "cancelled")
+
+    def cancel(self) -> None:
+        """Ends the request before the engine's next step; nothing happens if it has ended."""
+        self._executor.end(self._job, "cancelled")
+
+    def pieces(self) -> Iterator[Piece]:
+        """The request's pieces as they are made. Closing or dropping the iterator before the last one cancels the
+        request.
+
+        Raises what ended the engine, if that failed.
+        """
+        transcript, ended = self._transcript(), False
+        try:
+            while not ended:
+                news = self._executor.wait(self._job, transcript.read, whole=False)
+                if news is not None:
+                    piece = self._read(transcript, news)
+                    ended = piece.finish is not None
+                    yield piece
+        finally:
+            if not ended:
+                self.cancel()
+
+    async def apieces(self, interval: float = 0.0) -> AsyncIterator[Piece]:
+        """`pieces` for asyncio. Cancelling the task that iterates cancels the request.
+
+        Args:
+            interval: least seconds between two pieces, but for the first two and the last two: what is made meanwhile
+                is one. They come at multiples of it, so that those of all requests come together. 0: each when it is
+                made, as those of a request with stop strings do, since who reads is who finds them.
+        """
+        transcript, ended = self._transcript(), False
+        waits = interval > 0 and not self._job.request.stop
+        try:
+            while not ended:
+                if waits and transcript.read:
+                    await self._moment(interval)
+                news = await self._executor.wait_async(self._job, transcript.read, whole=False)
+                piece = await self._aread(transcript, news)
+                ended = piece.finish is not None
+                yield piece
+        finally:
+            if not ended:
+                self.cancel()
+
+    async def _moment(self, interval: float) -> None:
+        """Returns at the next multiple of so many seconds, or when the request has ended."""
+        now = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at((now // interval + 1) * interval):
+                await self._executor.wait_async(self._job, 0, whole=True)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._job.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
+        return self._job.cached
+
+    @property
+    def figures(self) -> Figures:
+        """Figures of the request so far. A stop string counts as its end once it is read."""
+        figures = self._executor.figures(self._job)
+        return replace(figures, finish="stop") if self._stopped else figures
+
+    async def aslot(self) -> SlotMessage | None:
+        """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request was
+        cancelled or timed out before. Raises what ended the engine, if that failed."""
+        return await self._executor.wait_prefilled(self._job)
+
+    def taken(self) -> None:
+        """Ends a request that keeps its slot: its content has gone to another process."""
+        self._executor.end(self._job, "prefilled")
+
+    def result(self, timeout: float | None = None) -> Completion:
+        """Waits for the end of the request.
+
+        Raises TimeoutError after `timeout` seconds, which leaves the request as it is; and what ended the engine, if
+        that failed.
+        """
+        until = None if timeout is None else perf_counter() + timeout
+        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        while not read.add(self._read(transcript, self._news(transcript.read, until, whole=whole))):
+            pass
+        self._news(transcript.read, until, whole=True)
+        return self._completion(read.whole())
+
+    async def aresult(self) -> Completion:
+        """`result` for asyncio. Cancelling the task leaves the request as it is."""
+        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        wait, ended = self._executor.wait_async, False
+        while not ended:
+            ended = read.add(await self._aread(transcript, await wait(self._job, transcript.read, whole=whole)))
+        await wait(self._job, transcript.read, whole=True)
+        return self._completion(read.whole())
+
+    def _transcript(self) -> Transcript:
+        request, grammars = self._job.request, self._engine.grammars
+        matcher = None
+        if request.stop and request.grammar is not None and grammars is not None:
+            matcher = grammars.text_matcher(request.grammar)
+        return Transcript(
+            self._engine.tokenizer,
+            request.stop,
+            matcher,
+            keep_stop=request.keep_stop,
+            spell_special=request.spell_special,
+            spelled=request.spelled,
+        )
+
+    def _news(self, start: int, until: float | None, *, whole: bool) -> News:
+        news = self._executor.wait(
+            self._job, start, whole=whole, timeout=None if until is None else until - perf_counter()
+        )
+        if news is None:
+            raise TimeoutError(f"request {self.id} has not ended in time")
+        return news
+
+    def _read(self, transcript: Transcript, news: News) -> Piece:
+        """The next piece; a stop string in it ends the request."""
+        if news.error is not None:
+            raise news.error.with_traceback(self._job.trace)  # without the frames that other readers have added
+        is_first = transcript.read == 0
+        piece = transcript.take(news.tokens, news.logprobs, news.finish)
+        if is_first and self._job.prompt_logprobs and (piece.tokens or piece.finish is not None):
+            piece = replace(piece, prompt_logprobs=tuple(self._job.prompt_logprobs))
+        if piece.finish == "stop":
+            self._stopped = True
+            self._executor.end(self._job, "stop")
+        return piece
+
+    async def _aread(self, transcript: Transcript, news: News) -> Piece:
+        """`_read`, in a thread where there is so much to read that the event loop would miss it."""
+        if len(news.tokens) <= READ_AT_ONCE:
+            return self._read(transcript, news)
+        return await asyncio.to_thread(self._read, transcript, news)
+
+    def _completion(self, whole: Piece) -> Completion:
+        job = self._job
+        assert whole.finish is not None  # it is made of a request that has ended
+        assert job.ended is not None
+        prompt, geometry = len(job.prompt), self._engine.signature.plan.main.geometry
+        length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
+        kept = geometry.kept_rows(length) if job.prefilled else 0
+        return Completion(
+            tokens=whole.tokens,
+            text=whole.text,
+            logprobs=whole.logprobs,
+            finish=whole.finish,
+            prompt_tokens=job.prompt_tokens,
+            kept_rows=kept,
+            evicted_rows=length - kept if job.prefilled else 0,
+            cached_tokens=self.cached_tokens,
+            queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
+            first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
+            seconds=job.ended - job.submitted,
+            left_out_tokens=job.prompt_tokens - prompt,
+            prompt_logprobs=whole.prompt_logprobs,
+        )
+
+
+def cancel_all(tickets: Sequence[Ticket]) -> None:
+    """Ends what has not ended of them."""
+    for ticket in tickets:
+        ticket.cancel()
+
+
+class _Read:
+    """Pieces that were read."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> bool:
+        """Whether it is the last one."""
+        self._pieces.append(piece)
+        return piece.finish is not None
+
+    def whole(self) -> Piece:
+        """All of them as one."""
+        return Piece(
+            tuple(token for piece in self._pieces for token in piece.tokens),
+            "".join(piece.text for piece in self._pieces),
+            tuple(logprobs for piece in self._pieces for logprobs in piece.logprobs),
+            self._pieces[-1].finish,
+            next((piece.prompt_logprobs for piece in self._pieces if piece.prompt_logprobs), ()),
+        )

@@ -1,0 +1,380 @@
+"""The application: OpenAI's endpoints over an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Literal
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+import sscc
+from sscc.ir.errors import RankError
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.serving.engine import Completion, Engine, Ticket, cancel_all
+from sscc.runtime.serving.server import anthropic
+from sscc.runtime.serving.server import prefill_endpoint as slots
+from sscc.runtime.serving.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
+from sscc.runtime.serving.server.anthropic import MessagesBody, MessagesFormat
+from sscc.runtime.serving.server.api_errors import ApiKind, Http, ServerErrors, install_handlers
+from sscc.runtime.serving.server.freed_memory import keep_few_words
+from sscc.runtime.serving.server.gate import Gate
+from sscc.runtime.serving.server.hosts import Hosts
+from sscc.runtime.serving.server.jobs import (
+    Model,
+    RequestLimits,
+    ServedPrompt,
+    chat_prompts,
+    completion_prompts,
+    requests_for,
+)
+from sscc.runtime.serving.server.model_pool import ModelSwitch, Shelf
+from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, GenerationBody
+from sscc.runtime.serving.server.pages import add_pages
+from sscc.runtime.serving.server.prefill_servers import PrefillServers
+from sscc.runtime.serving.server.prometheus import CONTENT_TYPE, exposition
+from sscc.runtime.serving.server.request_bodies import BodyMemory, BodyReader
+from sscc.runtime.serving.server.request_log import RequestLog, Traffic, record_of
+from sscc.runtime.serving.server.responses import ResponsesBody, ResponsesFormat
+from sscc.runtime.serving.server.streaming import EventStream, unless_gone
+from sscc.runtime.serving.server.tokenization import DetokenizeBody, TokenizeBody
+from sscc.runtime.serving.server.workers import SMALL, Workers
+from sscc.runtime.text.chat_formats import AnswerReader
+from sscc.runtime.text.token_text import TokenBytes, as_text
+from sscc.runtime.text.tokenizer import encode
+
+LARGE_BODIES = 8  # that may be read at the same time
+LEAST_VALUES = 1 << 16
+"""Numbers, texts, lists and objects that a body may have, whatever the context; parsing takes a microsecond for each,
+in which nothing else runs."""
+
+TOTALS = (
+    "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
+    "prefill_steps", "prefill_seconds", "overhead_seconds",
+    "shortened_prompts", "left_out_prompt_tokens", "draft_seconds",
+    "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",
+)  # fmt: skip
+"""Fields of `Metrics` that only grow."""
+
+Role = Literal["both", "prefill", "decode"]
+"""What a server does: prompts and answers; prompts for others; answers to prompts that others prefill."""
+
+
+class EndpointErrors(ApiKind):
+    MODEL_NOT_FOUND = "there is no model {name!r} here, only {served!r}", Http(404, code="model_not_found")
+
+
+def create_app(
+    engine: Engine,
+    model: Model,
+    limits: RequestLimits | None = None,
+    api_key: str | Sequence[str] | None = None,
+    *,
+    role: Role = "both",
+    prefill_servers: PrefillServers | None = None,
+    stream_interval: float = 0.0,
+    hosts: Hosts | None = None,
+    root_path: str = "",
+    shelf: Shelf | None = None,
+) -> FastAPI:
+    """Return the application. The engine stays the caller's, to be closed after the last request; `app.state.closing`
+    is to be set before. `app.state.traffic` counts requests (`Traffic`).
+
+    Args:
+        limits: what a client may ask for; None: the defaults of `RequestLimits`.
+        api_key: that /v1/ asks for, or several of which any does; None: none.
+        role: with "prefill" it prefills for others, and answers nothing itself.
+        prefill_servers: that prefill for the engine, to be told of in /v1/status.
+        stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
+        hosts: the names of the server; None: those of loopback.
+        root_path: the path below which a proxy shows the server, "/NAME"; requests may have it or lack it.
+        shelf: other models, for requests that name them.
+    """
+    limits = limits or RequestLimits()
+    # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
+    app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
+    app.state.closing = False
+    app.state.traffic = Traffic(engine)
+    endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
+    memory = BodyMemory(LARGE_BODIES * limits.max_body)
+    if shelf is not None:
+        most_values = max(LEAST_VALUES, 4 * max(model.max_context, shelf.longest))
+        app.add_middleware(
+            ModelSwitch, shelf=shelf, workers=endpoints.workers, memory=memory, most_values=most_values
+        )
+    keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
+    app.add_middleware(
+        Gate, api_keys=keys, max_body=limits.max_body, hosts=hosts or Hosts(), root_path=root_path.rstrip("/")
+    )
+    app.add_middleware(RequestLog, traffic=app.state.traffic)
+    install_handlers(app)
+    add_pages(app)
+    app.get("/health")(endpoints.health)
+    app.get("/metrics")(endpoints.metrics)
+    app.get("/v1/status")(endpoints.status)
+    app.get("/v1/models")(endpoints.models)
+    app.get("/v1/models/{name:path}")(endpoints.model)
+    for route in [route for route in app.routes if isinstance(route, APIRoute) and "GET" in (route.methods or ())]:
+        app.head(route.path, include_in_schema=False)(route.endpoint)
+    reader = BodyReader(endpoints.workers, memory, max(LEAST_VALUES, 4 * model.max_context))
+    posts = APIRouter(route_class=reader.route())
+    if role == "prefill":
+        posts.post(slots.PATH)(endpoints.slots)
+    else:
+        posts.post("/v1/completions")(endpoints.completions)
+        posts.post("/v1/chat/completions")(endpoints.chat_completions)
+        posts.post("/v1/responses")(endpoints.responses)
+        posts.post(anthropic.PATH)(endpoints.messages)
+        posts.post(f"{anthropic.PATH}/count_tokens")(endpoints.count_tokens)
+        posts.post("/tokenize")(endpoints.tokenize)
+        posts.post("/detokenize")(endpoints.detokenize)
+    app.include_router(posts)
+    return app
+
+
+def program_of(signature: Signature) -> Json:
+    """The sizes of a program that a person asks for first; bytes are of one sequence."""
+    g = signature.geometry
+    return {
+        "layers": signature.layers,
+        "dtype": signature.dtype,
+        "slots": signature.batch,
+        "max_context": g.max_context,
+        "policy": g.policy,
+        "sink": g.sink,
+        "recent": g.recent,
+        "topk": g.topk,
+        "budget": g.budget,
+        "most_kept": g.most_kept,
+        "row_dtype": g.dtype,
+        "kv_bytes": signature.held_bytes,
+        "full_kv_bytes": signature.full_kv_bytes(g.max_context),
+    }
+
+
+def card_of(name: str, created: int, max_context: int) -> Json:
+    """Return an entry of /v1/models.
+
+    Args:
+        created: seconds since 1970.
+    """
+    facts = {"object": "model", "created": created, "owned_by": "sscc", "max_model_len": max_context}
+    return {"id": name, **facts}
+
+
+class _Endpoints:
+    def __init__(
+        self,
+        engine: Engine,
+        model: Model,
+        limits: RequestLimits,
+        role: Role,
+        prefill_servers: PrefillServers | None,
+        stream_interval: float,
+    ) -> None:
+        self._engine = engine
+        self._role = role
+        self._prefill_servers = prefill_servers
+        self._model = model
+        self._limits = limits
+        self._stream_interval = stream_interval
+        self._spell = TokenBytes(model.tokenizer)
+        keep_few_words(model.tokenizer)
+        self.workers = Workers()
+        # As many copies as there are slots, each of the longest prompt.
+        longest = engine.slot_format.nbytes(model.max_context - 1) if role == "prefill" else 0
+        self._copies = slots.Copies(engine.signature.batch * longest)
+
+    # -- about the server
+
+    async def health(self, request: Request) -> Response:
+        """200 where requests are taken, 503 where none are any more."""
+        if (ended := self._engine.failure) is not None:
+            reason = {"reason": str(ServerErrors.RANK_GONE())} if isinstance(ended, RankError) else {}
+            return JSONResponse({"status": "failed", **reason}, 503)
+        if request.app.state.closing:
+            return JSONResponse({"status": "closing"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self) -> Response:
+        """Prometheus' text format."""
+        return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
+
+    async def status(self) -> Json:
+        """What runs: the program's sizes, every slot, and totals since the start. Times are in seconds, rows are per
+        layer and KV head."""
+        metrics, model = self._engine.metrics(), self._model
+        return {
+            "object": "status",
+            "model": model.name,
+            "version": sscc.__version__,
+            "chat": model.chat_template is not None and self._role != "prefill",
+            "role": self._role,
+            "keep": model.keep,
+            "program": program_of(self._engine.signature),
+            "queued": metrics.queued,
+            "totals": {name: getattr(metrics, name) for name in TOTALS},
+            "finished": dict(metrics.finished),
+            "slots": [asdict(slot) for slot in self._engine.slots()],
+        } | self._split()
+
+    def _split(self) -> Json:
+        """What there is to say where prompts are prefilled in other processes than they are decoded in: bytes of a slot
+        after the longest prompt as it is sent, and the servers that prefill."""
+        if self._role == "both":
+            return {}
+        longest = self._model.max_context - 1
+        sizes = {"slot_message_bytes": self._engine.slot_format.nbytes(longest)}
+        return sizes if self._prefill_servers is None else sizes | {"prefill_servers": self._prefill_servers.states()}
+
+    async def models(self) -> Json:
+        """The one model that is served."""
+        return {"object": "list", "data": [self._card()]}
+
+    async def model(self, name: str) -> Json:
+        """The one model that is served, by its name."""
+        self._check_name(name)
+        return self._card()
+
+    def _card(self) -> Json:
+        return card_of(self._model.name, self._model.created, self._model.max_context)
+
+    def _check_name(self, name: str) -> None:
+        if name != self._model.name:
+            raise EndpointErrors.MODEL_NOT_FOUND(param="model", name=name, served=self._model.name)
+
+    # -- generation
+
+    async def completions(self, body: CompletionBody, request: Request) -> Response:
+        """Goes on with a prompt."""
+        return await self._answer(body, request, completion_prompts, self._completion_format)
+
+    async def chat_completions(self, body: ChatBody, request: Request) -> Response:
+        """Goes on with a conversation."""
+        return await self._answer(body, request, chat_prompts, self._chat_format)
+
+    async def responses(self, body: ResponsesBody, request: Request) -> Response:
+        """Goes on with a conversation, in OpenAI's newer form, of which nothing is stored."""
+        chat = body.chat()
+
+        def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
+            return ResponsesFormat(body, self._model.name, self._reader(chat, prompts[0]), self._count)
+
+        return await self._answer(chat, request, chat_prompts, form)
+
+    async def messages(self, body: MessagesBody, request: Request) -> Response:
+        """Goes on with a conversation, in Anthropic's form."""
+
+        def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
+            return MessagesFormat(self._model.name, self._reader(chat, prompts[0]), body.stop_sequences)
+
+        return await self._answer(body.chat(), request, chat_prompts, form)
+
+    async def count_tokens(self, body: MessagesBody, request: Request) -> Response:
+        """Tells how many tokens the prompt of a conversation has, in Anthropic's form."""
+        chat = body.chat()
+        counted = self.workers.run(chat.size, lambda: chat_prompts(chat, self._model, self._limits)[0])
+        return JSONResponse({"input_tokens": len(await unless_gone(request.receive, counted))})
+
+    async def tokenize(self, body: TokenizeBody, request: Request) -> Response:
+        """Makes tokens of a text or a conversation."""
+        made = self.workers.run(body.size, lambda: body.tokens(self._model, self._limits))
+        tokens = list((await unless_gone(request.receive, made)).tokens)
+        texts = [as_text(self._spell(token)) for token in tokens] if body.return_token_strs else None
+        most = self._model.max_context
+        return JSONResponse({"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": texts})
+
+    async def detokenize(self, body: DetokenizeBody, request: Request) -> Response:
+        """Makes a text of tokens."""
+        text = await unless_gone(request.receive, self.workers.run(body.size, lambda: body.text(self._model)))
+        return JSONResponse({"prompt": text, "content": text})
+
+    def _count(self, text: str) -> int:
+        return len(encode(self._model.tokenizer, text, special=False))
+
+    def _reader(self, body: ChatBody, prompt: ServedPrompt) -> AnswerReader:
+        return self._model.formats.reader(prompt.rendered, body.callable_tools, body.most_calls)
+
+    def _completion_format(self, body: CompletionBody, prompts: Sequence[ServedPrompt]) -> Format:
+        echoed = [(prompt.echo, prompt.tokens) for prompt in prompts for _ in range(body.n) if prompt.echo is not None]
+        choices = len(prompts) * body.n
+        return CompletionFormat(
+            self._model.name,
+            self._spell,
+            choices,
+            body.alternatives,
+            body.streamed_usage,
+            echoed=echoed,
+            answers=body.max_tokens != 0,
+        )
+
+    def _chat_format(self, body: ChatBody, prompts: Sequence[ServedPrompt]) -> ChatFormat:
+        formats = self._model.formats
+        return ChatFormat(
+            self._model.name,
+            self._spell,
+            [self._reader(body, prompt) for prompt in prompts for _ in range(body.n)],
+            body.alternatives,
+            body.streamed_usage,
+            with_thoughts=body.include_reasoning,
+            short_ids=formats.call is not None and formats.call.name == "mistral",
+        )
+
+    async def slots(self, body: slots.SlotBody, request: Request) -> Response:
+        """Prefills a prompt for another server, which goes on from its slot."""
+        return await slots.prefilled(body, self._engine, self._model, self._limits, self._copies, request)
+
+    async def _answer(
+        self,
+        body: Any,
+        request: Request,
+        make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]],
+        make_format: Callable[[Any, Sequence[ServedPrompt]], Format],
+    ) -> Response:
+        if body.model is not None:
+            self._check_name(body.model)
+        submit = partial(self._submit, body, make_prompts)
+        submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
+        tickets, prompts = await unless_gone(request.receive, submitted)
+        record = record_of(request)
+        record.tickets, record.per_prompt = tickets, body.n
+        form = make_format(body, prompts)
+        if body.stream:
+            return EventStream(
+                tickets,
+                form,
+                sum(map(len, prompts)),
+                body.n,
+                self._limits.timeout,
+                self._stream_interval,
+            )
+        return await self._whole(body, request, tickets, form)
+
+    def _submit(
+        self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]]
+    ) -> tuple[list[Ticket], list[ServedPrompt]]:
+        """Return the tickets of the answers that a body asks for, and its prompts."""
+        prompts = make_prompts(body, self._model, self._limits)
+        requests = requests_for(body, prompts, self._model, self._limits)
+        return self._engine.submit_all(requests), prompts
+
+    async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
+        try:
+            done = await unless_gone(request.receive, _results(tickets))
+        finally:
+            cancel_all(tickets)
+        for one in done:
+            if (error := failure(one.finish, len(one.tokens), self._limits.timeout)) is not None:
+                raise error
+        size = sum(len(one.tokens) * (1 + (body.alternatives or 0)) for one in done)
+        if size <= SMALL >> 4:
+            return JSONResponse(form.whole(done, body.n))
+        return await self.workers.run(size, lambda: JSONResponse(form.whole(done, body.n)))
+
+
+async def _results(tickets: Sequence[Ticket]) -> list[Completion]:
+    return await asyncio.gather(*(ticket.aresult() for ticket in tickets))

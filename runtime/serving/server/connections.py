@@ -1,0 +1,144 @@
+"""Connections that share the event loop fairly: uvicorn's protocol, with bounds on what one of them may take of it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sscc.runtime.serving.server.api_errors import ApiKind
+from sscc.runtime.serving.server.gate import REST_SECONDS
+
+HEAD_SECONDS = 20.0
+"""Seconds that the first line and the headers of a request may take, and that a new connection may stay idle."""
+
+HEAD_BYTES = 1 << 14
+"""Largest size of the first line and the headers of a request."""
+
+READ_BYTES = 1 << 11
+"""Bytes read of a connection before others have their turn: in chunks of one byte they take milliseconds to parse."""
+
+BODY_READ_BYTES = 1 << 16
+"""Bytes read at a time of a body whose length was announced, which is one piece however much of it is read."""
+
+_TOLERATED_CHUNKS = 1024
+_BYTES_PER_CHUNK = 16
+"""Least average size of a chunk in a body with more than _TOLERATED_CHUNKS chunks; smaller ones are an attack."""
+
+_OTHER_FILES = 64
+"""File descriptors that connections leave to the rest of the process."""
+
+
+class HttpConnectionErrors(ApiKind):
+    NOT_HTTP = "this is no HTTP request that can be read"
+
+
+class Connection(H11Protocol):
+    """A connection that reads little at a time, waits for a request for a limited time, and makes room for others where
+    the process has no descriptors left."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = self._parser = _HttpParser(h11.SERVER, HEAD_BYTES)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._waits_since = 0.0
+        self._refused = False
+        self._most_connections = most_connections()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self._most_connections:
+            self._make_room()
+        super().connection_made(transport)
+        self._set_read_bytes(READ_BYTES)
+        self._time_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return  # what still comes is dropped, so that the connection is not reset and the answer lost
+        super().data_received(data)
+        sized = self.conn.their_state is h11.SEND_BODY and self._parser.sized
+        self._set_read_bytes(BODY_READ_BYTES if sized else READ_BYTES)
+        self._time_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, and takes what still comes for a while, as a client may send all before it reads."""
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        answer = HttpConnectionErrors.NOT_HTTP().response()
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        try:
+            self.transport.write(self.conn.send(h11.Response(status_code=answer.status_code, headers=headers)) or b"")
+            self.transport.write(self.conn.send(h11.Data(data=bytes(answer.body))) or b"")
+            self.transport.write_eof()
+        except h11.LocalProtocolError:  # in the middle of another answer
+            self.transport.abort()
+            return
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(REST_SECONDS, self.transport.close)
+
+    @property
+    def waits(self) -> bool:
+        """Whether no request is being answered or read."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _set_read_bytes(self, count: int) -> None:
+        if hasattr(self.transport, "max_size"):  # of asyncio's transports over sockets; uvloop's reads have their size
+            cast(Any, self.transport).max_size = count
+
+    def _time_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._waits_since = self.loop.time()
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _make_room(self) -> None:
+        """Closes a connection that asks for nothing, so that those who do are answered."""
+        idle = [other for other in self.connections if isinstance(other, Connection) and other.waits]
+        if idle:
+            min(idle, key=lambda other: other._waits_since).transport.abort()
+
+
+class _HttpParser(h11.Connection):
+    """Refuses bodies in very many very small pieces, each of which takes as long as a large one.
+
+    Attributes:
+        sized: whether the newest request has said the length of its body.
+    """
+
+    def __init__(self, role: Any, max_incomplete_event_size: int) -> None:
+        super().__init__(role, max_incomplete_event_size)
+        self._pieces = self._bytes = 0
+        self.sized = False
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+            self.sized = any(name == b"content-length" for name, _ in event.headers)
+        elif isinstance(event, h11.Data):
+            self._pieces += 1
+            self._bytes += len(event.data)
+            if self._pieces > _TOLERATED_CHUNKS and self._bytes < self._pieces * _BYTES_PER_CHUNK:
+                raise h11.RemoteProtocolError("the body comes in pieces that are too small")
+        return event
+
+
+def most_connections() -> int:
+    """Connections that may be open, so that files and sockets of the process itself can still be opened."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft - _OTHER_FILES, _OTHER_FILES)

@@ -1,0 +1,91 @@
+"""The engine's metrics as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sscc.runtime.serving.engine import Histogram, Metrics
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_GAUGES = {
+    "sscc_requests_queued": ("Requests that wait for a slot.", "queued"),
+    "sscc_requests_running": ("Requests that decode.", "running"),
+    "sscc_requests_prefilling": ("Prompts that are being prefilled, 0 or 1.", "prefilling"),
+    "sscc_slots": ("Slots of the program.", "slots"),
+    "sscc_kv_rows_kept": ("Cache rows of the running sequences, per layer and KV head.", "kept_rows"),
+    "sscc_kv_rows_evicted": (
+        "Positions of the running sequences that are no longer in the cache, per layer and KV head.",
+        "evicted_rows",
+    ),
+}
+_COUNTERS = {
+    "sscc_requests_submitted": ("Requests that were taken on.", "submitted"),
+    "sscc_requests_rejected": ("Requests that were refused because the queue was full.", "rejected"),
+    "sscc_prompt_tokens": ("Tokens of prompts.", "prompt_tokens"),
+    "sscc_cached_prompts": ("Prompts of which an earlier prefill saved tokens.", "cached_prompts"),
+    "sscc_cached_prompt_tokens": (
+        "Tokens of prompts that were not prefilled, because an earlier prefill had been.",
+        "cached_prompt_tokens",
+    ),
+    "sscc_shortened_prompts": ("Prompts of which the draft has left out a part.", "shortened_prompts"),
+    "sscc_left_out_prompt_tokens": ("Tokens of prompts that the draft has left out.", "left_out_prompt_tokens"),
+    "sscc_draft_seconds": ("Time that the draft took.", "draft_seconds"),
+    "sscc_slot_messages": ("Prompts whose slots went to another server, or came from one.", "slot_messages"),
+    "sscc_slot_message_bytes": ("Bytes of these slots as they were moved.", "slot_message_bytes"),
+    "sscc_slot_message_full_kv_bytes": (
+        "Bytes of uncompressed caches of the same prompts.",
+        "slot_message_full_kv_bytes",
+    ),
+    "sscc_new_tokens": ("Tokens made.", "new_tokens"),
+    "sscc_decode_steps": ("Decode steps, each for all active slots.", "decode_steps"),
+    "sscc_decode_seconds": ("Time in decode steps.", "decode_seconds"),
+    "sscc_prefill_steps": ("Chunk steps of prefill.", "prefill_steps"),
+    "sscc_prefill_seconds": ("Time in prefill.", "prefill_seconds"),
+    "sscc_overhead_seconds": ("Time of the engine's thread between those while there was work.", "overhead_seconds"),
+}
+_HISTOGRAMS = {
+    "sscc_time_to_first_token_seconds": ("From submission to the first token.", "first_token_seconds"),
+    "sscc_inter_token_latency_seconds": ("From one token of a request to its next.", "inter_token_seconds"),
+    "sscc_queue_time_seconds": ("From submission to a slot.", "queued_seconds"),
+}
+
+
+def exposition(metrics: Metrics) -> bytes:
+    """A snapshot in Prometheus' text format, to be sent as CONTENT_TYPE."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(metrics))
+    return generate_latest(registry)
+
+
+class _Snapshot(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterator[Metric]:
+        yield from ()  # nothing to compare names with: the registry has this collector alone
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, field) in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(self._metrics, field))
+        for name, (text, field) in _COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(self._metrics, field))
+        finished = CounterMetricFamily("sscc_requests_finished", "Requests that ended, by how.", labels=["finish"])
+        for finish, count in self._metrics.finished.items():
+            finished.add_metric([finish], count)
+        yield finished
+        for name, (text, field) in _HISTOGRAMS.items():
+            yield _histogram(name, text, getattr(self._metrics, field))
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    """A histogram for Prometheus, whose buckets are cumulative; those of the engine count between two bounds."""
+    total, buckets = 0, []
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), total))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)

@@ -1,0 +1,154 @@
+"""Answers while they are made, as server-sent events, and what happens when the client leaves before the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sscc.runtime.serving.engine import Piece, Ticket, cancel_all
+from sscc.runtime.serving.server.answers import Counts, Format, failure
+from sscc.runtime.serving.server.api_errors import as_api_error
+
+T = TypeVar("T")
+
+KEEP_ALIVE_SECONDS = 15.0
+"""A comment is sent after so long without anything else, because proxies close connections that are silent."""
+
+_KEEP_ALIVE = b": waiting\n\n"
+
+
+class ClientGone(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. Raises ClientGone, and cancels the work, when the client leaves before."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await _cancel(task, gone)
+
+
+class EventStream(Response):
+    """Streams the pieces of tickets as chunks; cancels them when the client leaves, and in the end anyhow.
+
+    An error that comes up on the way is sent as an event, as the status has been sent before.
+
+    Args:
+        tickets: of the answers, in their order, `per_prompt` to each prompt.
+        form: makes the events.
+        prompt_tokens: of the usage.
+        timeout: seconds that a request may take, to be named where one took longer.
+        interval: least seconds between two chunks of an answer (`Ticket.apieces`).
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        tickets: Sequence[Ticket],
+        form: Format,
+        prompt_tokens: int,
+        per_prompt: int,
+        timeout: float | None,
+        interval: float,
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._tickets = tickets
+        self._form = form
+        self._prompt_tokens = prompt_tokens
+        self._per_prompt = per_prompt
+        self._timeout = timeout
+        self._interval = interval
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientGone):
+                await unless_gone(receive, self._send_all(send))
+        finally:
+            cancel_all(self._tickets)
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._events():
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            new_tokens = [0] * len(self._tickets)
+            async for index, piece in merged(self._tickets, self._interval):
+                if piece is None:
+                    yield _KEEP_ALIVE
+                    continue
+                new_tokens[index] += len(piece.tokens)
+                if (error := failure(piece.finish, new_tokens[index], self._timeout)) is not None:
+                    raise error
+                ticket = self._tickets[index]
+                counts = Counts(ticket.prompt_tokens, new_tokens[index], ticket.cached_tokens)
+                for event in self._form.events(index, piece, counts):
+                    yield event
+            cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
+            for event in self._form.closing(Counts(self._prompt_tokens, sum(new_tokens), cached)):
+                yield event
+        except Exception as error:
+            for event in self._form.failing(as_api_error(error)):
+                yield event
+
+
+async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:
+    """Pieces of all tickets as they come, each with its ticket's index; (0, None) where none came for a while.
+
+    Raises what the first ticket to fail raises.
+    """
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+
+    async def follow(index: int, ticket: Ticket) -> None:
+        try:
+            async for piece in ticket.apieces(interval):
+                queue.put_nowait((index, piece))
+            queue.put_nowait((index, None))
+        except Exception as error:
+            queue.put_nowait((index, error))
+
+    tasks = [asyncio.ensure_future(follow(index, ticket)) for index, ticket in enumerate(tickets)]
+    try:
+        open_tickets = len(tickets)
+        while open_tickets:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):  # wait_for may swallow a cancellation in Python 3.11
+                    index, piece = await queue.get()
+            except TimeoutError:
+                yield 0, None
+                continue
+            if isinstance(piece, BaseException):
+                raise piece
+            if piece is None:
+                open_tickets -= 1
+            else:
+                yield index, piece
+    finally:
+        await _cancel(*tasks)
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,77 @@
+"""Log-probabilities of the tokens of a prompt, by the full attention with which it was prefilled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.session.sampling import Allowed, BatchSampler, Sampling, TokenLogprobs
+from sscc.runtime.session.session import Session
+
+
+class PromptScoreErrors(ErrorKind):
+    TOO_MANY_SLOTS = (
+        UsageError,
+        "the program has {slots} slots and prompts of at most {tokens} tokens: log-probabilities of prompts need at "
+        "least as many",
+    )
+
+
+def check_scores(session: Session) -> None:
+    """Check that a program has what `PromptScorer` needs. Raises UsageError."""
+    signature = session.signature
+    if not signature.scores_prompts:
+        raise PromptScoreErrors.TOO_MANY_SLOTS(slots=signature.batch, tokens=signature.scratch_tokens)
+
+
+class PromptScorer:
+    """Scores the tokens of the prompt that a session has prefilled last, as many at a time as it has slots.
+
+    No other prefill may begin before it is done; steps of decode may run in between.
+
+    Args:
+        session: has prefilled the prompt from its first token on (no chunks reused).
+        tokens: [n] i64 of the prompt.
+        top: alternatives told for each token.
+
+    Attributes:
+        scores: [n - 1] once it is done: of each token but the first, after those before it.
+    """
+
+    def __init__(self, session: Session, tokens: Array, top: int) -> None:
+        check_scores(session)
+        signature = session.signature
+        self._session, self._tokens = session, tokens
+        self._slots, self._last = signature.batch, signature.scratch_tokens - signature.batch
+        self._sampler = BatchSampler(self._slots, signature.vocab_size, session.team)
+        for row in range(self._slots):
+            self._sampler.start(row, Sampling(), (), top)
+        self._allowed = Allowed.none(self._slots, signature.vocab_size)
+        self.scores: list[TokenLogprobs] = []
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that are left."""
+        return -(-(len(self._tokens) - 1 - len(self.scores)) // self._slots)
+
+    def step(self) -> None:
+        """Score the next tokens.
+
+        Raises:
+            InputError: logits that are not finite.
+        """
+        position = len(self.scores)
+        targets = self._tokens[position + 1 : position + 1 + self._slots]
+        first = min(position, self._last)
+        rows = np.arange(position - first, position - first + len(targets))
+        # A sampler that may pick one token alone tells how likely the model itself finds it.
+        bits, constrained = self._allowed.bits, self._allowed.constrained
+        bits[...], constrained[...] = 0, False
+        constrained[rows] = True
+        bits[rows, targets // 32] = np.left_shift(np.uint32(1), (targets % 32).astype(np.uint32))
+        self._sampler.pick(self._session.score(first), constrained, self._allowed)
+        for row in rows.tolist():
+            told = self._sampler.logprobs(row)
+            assert told is not None  # it was asked for
+            self.scores.append(told)
