@@ -69,6 +69,7 @@ PROGRAM = "sscc.program"
 PASSES = "sscc.passes"
 KINDS = "sscc.kinds"
 MACHINE = "sscc.machine"
+TILE_ROWS = "sscc.tile_rows"
 LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
 BESIDE = "sscc.beside"
@@ -133,6 +134,30 @@ def get_target(module: ir.Module) -> Target:
         return load_target("rdu").of_rank(ranks)
     text = ir.StringAttr(module.operation.attributes[MACHINE]).value
     return parse_target(text, f"in the module's {MACHINE}").of_rank(ranks)
+
+
+def set_tile_rows(module: ir.Module, rows: int) -> None:
+    """Record the number of rows of a matrix that the executing backend packs together."""
+    module.operation.attributes[TILE_ROWS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
+
+
+def get_tile_rows(module: ir.Module) -> int:
+    """Return the number that `set_tile_rows` recorded: tiles of matrices are multiples of it where that costs little.
+    1 if the module has none.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    attributes = module.operation.attributes
+    if TILE_ROWS not in attributes:
+        return 1
+    try:
+        rows = int(ir.IntegerAttr(attributes[TILE_ROWS]).value)
+    except ValueError:
+        rows = 0
+    if rows < 1:
+        raise LevelErrors.DAMAGED(attribute=TILE_ROWS, cause=str(attributes[TILE_ROWS]))
+    return rows
 
 
 _FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else str

@@ -19,9 +19,6 @@ class SizeErrors(ErrorKind):
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
 
-TILE_ROWS = ALIGNMENT // 4
-"""Of a matrix: as many outputs of a product in f32 as such a vector holds. Tiles are multiples where they can be."""
-
 
 def align(size: int) -> int:
     """`size` rounded up to a multiple of `ALIGNMENT`, in bytes."""

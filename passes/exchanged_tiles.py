@@ -21,7 +21,6 @@ from torch_mlir import ir
 
 from sscc.ir.collectives import EXCHANGES, grid_axes
 from sscc.ir.dialects import df, kv
-from sscc.ir.sizes import TILE_ROWS
 from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of
 from sscc.passes.form_stages import StageBody
@@ -68,21 +67,26 @@ class Chain:
         return self.links[-1].op
 
 
-def find(bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int]) -> list[Chain]:
+def find(
+    bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int], tile_rows: int
+) -> list[Chain]:
     """The chains of a block's stages, which have no stage in common, in the order of their first ones.
 
     Args:
         bodies: of the stages, in program order.
         grid: the ranks that run the module.
+        tile_rows: see `get_tile_rows`.
     """
     if not any(exchanges(body.ops) for body in bodies.values()):
         return []
-    return list(_Finder(bodies, target, grid).chains())
+    return list(_Finder(bodies, target, grid, tile_rows).chains())
 
 
 class _Finder:
-    def __init__(self, bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int]) -> None:
-        self._bodies, self._target, self._grid = bodies, target, grid
+    def __init__(
+        self, bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int], tile_rows: int
+    ) -> None:
+        self._bodies, self._target, self._grid, self._tile_rows = bodies, target, grid, tile_rows
         self._place = {op: index for index, op in enumerate(bodies)}
         self._updating = [index for index, body in enumerate(bodies.values()) if body.tied]
         work = {op: work_of(body.ops, target.units) for op, body in bodies.items()}
@@ -176,7 +180,7 @@ class _Finder:
         limit = gcd(*(length for link in links for length in (*link.tiling.lengths(), *link.cut.lengths())))
         rows = gcd(*(rows for link in links for rows in self._matrix_rows(link)))
         counts = [n for n in range(2, min(limit, MOST) + 1) if limit % n == 0]
-        even = [n for n in counts if rows % (n * TILE_ROWS) == 0]
+        even = [n for n in counts if rows % (n * self._tile_rows) == 0]
         count = min(even or counts, key=cost, default=1)
         gain = whole - cost(count) if count > 1 else 0.0
         return count, gain if gain > WORTH * whole else 0.0

@@ -105,10 +105,9 @@ from sscc.ir.builders import (
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
 from sscc.ir.errors import ErrorKind, InternalError
-from sscc.ir.levels import get_target, walk
+from sscc.ir.levels import get_target, get_tile_rows, walk
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
-from sscc.ir.sizes import TILE_ROWS
 from sscc.ir.structure import structure
 from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
@@ -135,7 +134,7 @@ class TileStages(Pass):
     def run(self, module: ir.Module) -> None:
         target = get_target(module)
         bodies = {f.name.value: f for f in functions(module) if df.BODY in f.attributes}
-        tiler = _Tiler(module, target, bodies)
+        tiler = _Tiler(module, target, get_tile_rows(module), bodies)
         for kernel in functions(module):
             if is_plain(kernel):
                 tiler.used |= {op.attributes["callee"].value for op in walk(kernel) if df.is_stage(op)}
@@ -273,6 +272,7 @@ class _Tiler:
     """Tiles the stages of a module.
 
     Attributes:
+        tile_rows: see `get_tile_rows`.
         bodies: those that stages call, by name, with those of tiles that are made.
         used: the names of those that are called in the end.
         tiled: the names of those of tiles, by what they do.
@@ -280,6 +280,7 @@ class _Tiler:
 
     module: ir.Module
     target: Target
+    tile_rows: int
     bodies: dict[str, Any]
     used: set[str] = field(default_factory=set)
     tiled: dict[str, str] = field(default_factory=dict)
@@ -293,7 +294,7 @@ class _Tiler:
         """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
         and once."""
         stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
-        chains = find({op: self._body(op) for op in stages}, self.target, grid_of(self.module))
+        chains = find({op: self._body(op) for op in stages}, self.target, grid_of(self.module), self.tile_rows)
         streamed = [self._streamed(op) for op in stages]
         readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
@@ -404,7 +405,7 @@ class _Tiler:
 
         divisors = [n for n in range(min(least, limit), limit + 1) if limit % n == 0]
         best = min(divisors, key=cost)
-        even = min((n for n in divisors if n > 1 and rows % (n * TILE_ROWS) == 0), key=cost, default=best)
+        even = min((n for n in divisors if n > 1 and rows % (n * self.tile_rows) == 0), key=cost, default=best)
         return even if best > 1 and cost(even)[0] - cost(best)[0] <= load / 4 else best
 
     # --------------------------------------------------------------------------------------------------- the loop

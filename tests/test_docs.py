@@ -124,3 +124,13 @@ def test_nothing_points_out_of_the_repository() -> None:
         foreign = _ABSOLUTE.findall(text) + _OUTSIDE.findall(text)
         paths += [(str(path.relative_to(ROOT)), name) for name in foreign]
     assert not paths
+
+
+def test_the_directory_map_lists_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    listed = re.findall(r"^\| `([a-z_/]+)/` \|", page.partition("## Directory map")[2], re.MULTILINE)
+    top = [ROOT / name for name in ("compiler", "ir", "passes", "runtime")]
+    holders = {path.parent for folder in top for path in folder.rglob("*.*") if "__pycache__" not in path.parts}
+    empty = {path for path in holders if not any(file.stat().st_size for file in path.glob("*.*"))}
+    inside = {str(path.relative_to(ROOT)) for path in holders - empty}
+    assert sorted({*listed} - {"runtime/serving", "compiler/tools"}) == sorted(inside)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.backends.interpreter import HostTensor, Interpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.session.session import Session
 
@@ -32,7 +32,9 @@ class TensorInterpreter:
         return to_tensors(outputs), results
 
     def tensor(self, name: str) -> Tensor:
-        return to_tensor(self._interpreter.tensor(name))
+        held = self._interpreter.device_tensor(name)
+        assert isinstance(held, HostTensor)
+        return to_tensor(held.array)
 
 
 class TorchSession:

@@ -102,6 +102,7 @@ from sscc.ir.levels import (
     passes_done,
     set_stored_formats,
     set_target,
+    set_tile_rows,
 )
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
@@ -117,6 +118,7 @@ from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES
+from sscc.runtime.backends.registry import backend_class
 from sscc.runtime.support.user_cache import NATIVE, check_cache_folder
 
 logger = logging.getLogger("sscc")
@@ -443,6 +445,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
         module = import_capture(captured, facts, geometry, _rules(captured.prefill, shape, facts, geometry))
     with mlir():
         set_target(module, load_target(options.target))
+        set_tile_rows(module, backend_class(options.pack_for).tile_rows)
         set_stored_formats(module, opened.formats)
     return Source(module, checkpoint, lambda: captured.constants, opened.golden_prompt, opened.weights)
 

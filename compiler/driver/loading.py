@@ -46,7 +46,7 @@ def open_interpreter(
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's. None: where the artifact
             holds none, the checkpoint it was compiled from, if the user's cache remembers it; its digest is compared.
-        interpreter: one of `sscc.runtime.backends.registry.BACKENDS`.
+        interpreter: one of `sscc.runtime.backends.registry.backend_names`.
         threads: how many it may use; None leaves it to the interpreter.
         group: of an artifact of several ranks, the one that this is.
 

@@ -66,7 +66,7 @@ def write_artifact(
         OutputError: it cannot be written; nothing is left behind.
         UnsafeCacheError: native code cannot be kept, because others could have written what is in the cache.
     """
-    packer = backend(DEFAULT_BACKEND, program)
+    packer = backend(options.pack_for, program)
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
         writer.write_text(MACHINE, load_target(options.target).to_json())

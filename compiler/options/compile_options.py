@@ -37,6 +37,7 @@ from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
 from sscc.ir.weight_formats.groups import FLOAT8
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, DENSE, KEEP, WeightChoice, parse_format
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 WEIGHTS = ("embed", "reference", "none")
 
@@ -191,6 +192,8 @@ class CompileOptions:
         ir_locations: whether these say where in the model operations come from.
         timing: report the seconds of each pass.
         pass_statistics: report what each pass counted.
+        pack_for: the backend that executes the artifact: weights are packed as it reads them, and tiles have its sizes.
+            Other backends execute the artifact too, once they have unpacked the weights.
         native_code: whether to put code for this CPU into the user's cache; the default is $SSCC_NATIVE_CODE, 0 for
             no. Without it the native interpreter compiles the schedule when it is first run.
 
@@ -239,6 +242,7 @@ class CompileOptions:
     ir_locations: bool = True
     timing: bool = False
     pass_statistics: bool = False
+    pack_for: str = DEFAULT_BACKEND
     native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
 
     def __post_init__(self) -> None:
@@ -269,6 +273,7 @@ class CompileOptions:
         if self.opt_level not in OPT_LEVELS:
             raise OptionErrors.NO_OPT_LEVEL(level=self.opt_level, known=[f"-O{level}" for level in OPT_LEVELS])
         check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--pack-for", self.pack_for, backend_names())
         check_choice("--compile-from", self.compile_from, LEVELS[:-1])
 
     @property
@@ -485,6 +490,7 @@ class CompileArguments(TypedDict, total=False):
     ir_locations: bool
     timing: bool
     pass_statistics: bool
+    pack_for: str
     native_code: bool
 
 

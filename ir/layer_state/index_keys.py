@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from sscc.ir.geometry import PLAIN, Geometry
-from sscc.ir.layer_state.protocol import Array, Tensors
+from sscc.ir.layer_state.protocol import Tensors
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.state_tensors import Extent, StateTensor
@@ -51,8 +51,8 @@ class IndexKeys(Rows):
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
         """See `LayerState`."""
         (stream,) = self.streams
-        keys: Array = tensor(self.name_of(self.tensors()[0]))[index, 0]
-        yield Recorded(stream.cache, keys[:, :length])
+        keys = tensor(self.name_of(self.tensors()[0]))[index, 0]
+        yield Recorded(stream.cache, keys[:, :length].read())
 
     def in_words(self) -> str:
         """See `LayerState`."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from sscc.ir.geometry import PLAIN, Geometry, Span
-from sscc.ir.layer_state.protocol import Array, Tensors
+from sscc.ir.layer_state.protocol import DeviceTensor, Tensors
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
@@ -49,18 +49,18 @@ class Inputs(Rows):
         (stream,) = self.streams
         return self.layers * self.geometry.cache_rows * stream.width * DTYPE_BYTES[self.sizes.dtype]
 
-    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: no position has anything that lasts."""
         return iter(())
 
-    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: a chunk's last inputs."""
         name = self.name_of(self.tensors()[1])
         yield name, tensor(name)[0]
 
     carries: ClassVar[bool] = True
 
-    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`: zeros stand before the first position of a prompt that is shorter than the ring."""
         return {name: tensor(name)[:, slot] for name in map(self.name_of, self.tensors()[:1])}
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from sscc.ir.layer_state.kept import PositionReasons, Reason
-from sscc.ir.layer_state.protocol import Array, Selected, Tensors
+from sscc.ir.layer_state.protocol import DeviceTensor, Selected, Tensors
 from sscc.ir.layer_state.rows import Rows
 
 
@@ -49,7 +49,7 @@ class Positionless(Rows, ABC):
         """See `LayerState`."""
         return self.state_bytes
 
-    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`."""
         return iter(())
 

@@ -13,14 +13,42 @@ from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.state_tensors import StateTensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Tensors = Callable[[str], Array]
-"""Gives a live view of a state of a program by its name in the entries."""
+
+
+class DeviceTensor(Protocol):
+    """A tensor in the memory of the device that executes a program, or a part of one.
+
+    Attributes:
+        shape, dtype, nbytes: as those of an array.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __getitem__(self, index: Any) -> DeviceTensor:
+        """Return the part that integers and slices select. Nothing is transferred."""
+
+    def read(self, out: Array | None = None) -> Array:
+        """Return a copy, in `out` if given."""
+
+    def write(self, values: Array) -> None:
+        """Replace the values."""
+
+
+Tensors = Callable[[str], DeviceTensor]
+"""Gives a state of a program by its name in the entries. Raises UsageError if the program has no such state."""
 Selected = Mapping[str, Array]
 """Positions [L, Hkv, k] i64 that the end of a slot's prompt selected, by the name of the group of layers."""
 
 
-def tensor_if_there(tensor: Tensors, name: str) -> Array | None:
-    """Return a live view of a state that not every program has; None where this one has none."""
+def tensor_if_there(tensor: Tensors, name: str) -> DeviceTensor | None:
+    """Return a state that not every program has; None if this one has none."""
     try:
         return tensor(name)
     except UsageError:
@@ -61,8 +89,8 @@ class LayerState(Protocol):
     def observed_tokens(self, prompt_len: int) -> int:
         """Return how many of a prompt's last tokens have to be prefilled although what is left of them is there."""
 
-    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
-        """Return live views of all that decoding reads of a slot right after a prompt of `length` tokens."""
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
+        """Return all parts of states that decoding reads of a slot right after a prompt of `length` tokens."""
 
     def picks(self, index: int, prompt_len: int) -> int:
         """Return how many positions the end of a prompt of `prompt_len` tokens selects in a layer."""
@@ -77,11 +105,11 @@ class LayerState(Protocol):
             By the group's name the state [L, Hkv, K], and the number of its columns that hold anything.
         """
 
-    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
-        """Yield live views of what prefill leaves of each position of a layer, [H, T, ..]."""
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
+        """Yield the parts of states, [H, T, ..], that prefill writes for each position of a layer."""
 
-    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
-        """Yield live views of the state that passes from a chunk of the prompt in progress to the next one."""
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, DeviceTensor]]:
+        """Yield the parts of states that pass from a chunk of the prompt in progress to the next one."""
 
     @property
     def carries(self) -> bool:
@@ -127,9 +155,9 @@ class LayerState(Protocol):
             selected: as the slot's prompt left it.
         """
 
-    def picked(self, tensor: Tensors, index: int) -> Array | None:
-        """Return a live view of the positions [Hkv, K] that the end of slot 0's prompt selected in a layer, of the
-        prompt that was prefilled last where the program has them of one alone; None where it selects none."""
+    def picked(self, tensor: Tensors, index: int) -> DeviceTensor | None:
+        """Return the positions [Hkv, K] that the end of slot 0's prompt selected in a layer, of the prompt that was
+        prefilled last where the program has those of one alone; None where it selects none."""
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
         """Yield the tensors of a layer that a golden may hold, of slot 0 right after a prompt of `length` tokens."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sscc.ir.geometry import PLAIN, Geometry, Span
 from sscc.ir.layer_state.positionless import Positionless
-from sscc.ir.layer_state.protocol import Array, Tensors
+from sscc.ir.layer_state.protocol import DeviceTensor, Tensors
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
@@ -50,19 +50,19 @@ class Recurrent(Positionless):
         (stream,) = self.streams
         return self.layers * self.kv_heads * stream.rows * stream.width * DTYPE_BYTES[STATE_DTYPE]
 
-    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: the state after a chunk."""
         name = self.name_of(self.tensors()[1])
         yield name, tensor(name)[0]
 
-    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`."""
         return {name: tensor(name)[:, slot] for name in map(self.name_of, self.tensors()[:1])}
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
         """See `LayerState`."""
         (stream,) = self.streams
-        yield Recorded(stream.cache, self.layer_rows(tensor, stream, index)[0])
+        yield Recorded(stream.cache, self.layer_rows(tensor, stream, index)[0].read())
 
     def in_words(self) -> str:
         """See `LayerState`."""

@@ -18,7 +18,7 @@ from sscc.ir import schedule as sch
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec, codec_of
 from sscc.ir.layer_state.kept import PositionReasons, Reason
-from sscc.ir.layer_state.protocol import Array, Selected, Tensors, tensor_if_there
+from sscc.ir.layer_state.protocol import Array, DeviceTensor, Selected, Tensors, tensor_if_there
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.row_streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.selectors import (
@@ -179,11 +179,11 @@ class Rows:
         every = self.geometry.obs >= self.sizes.max_context and all(None not in tensor.shape for tensor in known)
         return known if every else []
 
-    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`."""
         rows = min(length, self.geometry.cache_rows)  # those in use are always the first
         used = {"cache": rows, "store": length, "landmarks": length}
-        views: dict[str, Array] = {}
+        views: dict[str, DeviceTensor] = {}
         for part in self.tensors():
             name = self.name_of(part)
             if part.extent is Extent.PACKED:
@@ -201,7 +201,7 @@ class Rows:
         last = next((part for part in self.tensors() if part.extent is Extent.LAST_PROMPT), None)
         return {} if last is None else {self.group: (self.name_of(last), self.selector.picks(length))}
 
-    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`."""
         for part in self.tensors():
             if part.part in ("store", "landmarks"):
@@ -211,20 +211,18 @@ class Rows:
                 if rows is not None:
                     yield state_name(part.name, self.group), rows[0]
 
-    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: all that rows leave is of single positions."""
         return iter(())
 
     carries: ClassVar[bool] = False
 
-    def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> Array:
-        """Return a live view of the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""
+    def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> DeviceTensor:
+        """Return the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""
         kept = self.by_name.get(stream.store)
         if kept is not None:
-            stored: Array = tensor(self.name_of(kept))[index, slot]
-            return stored
-        scratch: Array = tensor(self.name_of(self.by_name[stream.scratch]))[0]
-        return scratch
+            return tensor(self.name_of(kept))[index, slot]
+        return tensor(self.name_of(self.by_name[stream.scratch]))[0]
 
     @property
     def in_scratch(self) -> bool:
@@ -240,14 +238,10 @@ class Rows:
         """See `LayerState`."""
         return self.geometry.sees.first(position)
 
-    def layer_rows(self, tensor: Tensors, stream: Stream, index: int) -> Array:
-        """Return a live view of one layer's cache, [B, Hkv, R, ..], which may have the rows of other layers behind."""
-        array = tensor(state_name(stream.cache, self.group))
-        if not self.geometry.packed:
-            stacked: Array = array[index]
-            return stacked
-        rows: Array = array[:, :, self.geometry.layer_offsets[index] :]
-        return rows
+    def layer_rows(self, tensor: Tensors, stream: Stream, index: int) -> DeviceTensor:
+        """Return one layer's cache, [B, Hkv, R, ..], which may have the rows of other layers behind."""
+        cache = tensor(state_name(stream.cache, self.group))
+        return cache[:, :, self.geometry.layer_offsets[index] :] if self.geometry.packed else cache[index]
 
     # --------------------------------------------------------------------------------------------- contract
 
@@ -315,7 +309,7 @@ class Rows:
         known."""
         resident, state = self.by_name.get(RESIDENT), self.by_name.get(SELECTED)
         if resident is not None:
-            return tensor(self.name_of(resident))[index, slot], True
+            return tensor(self.name_of(resident))[index, slot].read(), True
         if g.keeps_all:
             candidates = np.arange(g.sink, max(length - g.recent, g.sink))
             known = len(candidates) <= g.topk
@@ -323,15 +317,15 @@ class Rows:
         if state is None:
             return np.zeros((self.kv_heads, 0), np.int64), True
         slots = state.extent is Extent.SLOTS
-        of_layer = tensor(self.name_of(state))[index, slot] if slots else selected[self.group][index]
+        of_layer = tensor(self.name_of(state))[index, slot].read() if slots else selected[self.group][index]
         return of_layer[:, : g.selected(prompt_len)], True
 
-    def picked(self, tensor: Tensors, index: int) -> Array | None:
+    def picked(self, tensor: Tensors, index: int) -> DeviceTensor | None:
         """See `LayerState`."""
         state = self.by_name.get(SELECTED)
         if state is None:
             return None
-        picks: Array = tensor(self.name_of(state))[index]
+        picks = tensor(self.name_of(state))[index]
         return (picks[0] if state.extent is Extent.SLOTS else picks)[:, : self.geometry.of_layer(index).topk]
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
@@ -340,9 +334,8 @@ class Rows:
         chosen = slice(g.sink, g.sink + picks)
         for stream in self.streams if g.cache_rows else ():
             live = self.layer_rows(tensor, stream, index)[0][:, : g.cache_rows]
-            values, put = self.codec.decode(live), None
+            values, put = self.codec.decode(live.read()), None
             if picks and self.store.keeps_prompts:
-                values = values.copy()
                 values[:, chosen] = self._indexed(tensor, stream, index)
             elif picks:
                 put = partial(self._put, live, chosen)
@@ -351,20 +344,20 @@ class Rows:
             yield Recorded(stream.cache, values, valid, chosen, put)
         for stream in self.streams if g.keeps_all else ():
             rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]
-            yield Recorded(stream.store, self.codec.decode(rows))
+            yield Recorded(stream.store, self.codec.decode(rows.read()))
 
     def selector_of_layer(self, index: int) -> RowSelector:
         """Return who chooses the rows of one layer."""
         return selector_of(self.geometry.of_layer(index))
 
-    def _put(self, live: Array, rows: slice, values: Array) -> None:
-        live[:, rows] = self.codec.encode(values)
+    def _put(self, live: DeviceTensor, rows: slice, values: Array) -> None:
+        live[:, rows].write(self.codec.encode(values))
 
     def _indexed(self, tensor: Tensors, stream: Stream, index: int) -> Array:
         """Return the rows [Hkv, K, D] of slot 0 that were selected."""
         prompt, picks = self.prompt_rows(tensor, stream, index, 0), self.picked(tensor, index)
         assert picks is not None
-        rows: Array = np.take_along_axis(prompt, picks[..., None], axis=1)
+        rows: Array = np.take_along_axis(prompt.read(), picks.read()[..., None], axis=1)
         return rows
 
     def heads_in_words(self, between: str) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.files import open_regular
+from sscc.ir.layer_state.protocol import DeviceTensor
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
 from sscc.ir.sharding import Cut
 from sscc.ir.sizes import ALIGNMENT
@@ -80,7 +81,7 @@ class TensorSpec:
     dtype: str
 
     @classmethod
-    def of(cls, array: Array) -> TensorSpec:
+    def of(cls, array: Array | DeviceTensor) -> TensorSpec:
         """Raises InputError for a dtype that a schedule cannot hold."""
         if array.dtype not in _NAMES:
             raise TensorErrors.DTYPE_NOT_STORED(dtype=str(array.dtype), dtypes=list(_FILE_DTYPES))

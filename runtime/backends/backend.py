@@ -1,4 +1,4 @@
-"""What a backend is: for a program, it says how it wants weights to lie, makes its code, and executes it."""
+"""The protocol of backends: for a program, a backend says how weights lie, makes code, and opens an interpreter."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ class Conditions:
 
 
 class Backend(Protocol):
-    """Something that executes schedules, and the one that it is to execute.
+    """A backend, with the program that it is to execute.
 
     Attributes:
-        name: what `--interpreter` and manifests call it.
+        name: its name in `--interpreter`, `--pack-for` and manifests.
+        tile_rows: number of rows of a matrix that it packs together. Tiles are multiples of it where that costs little.
     """
 
     name: str
+    tile_rows: int
 
     @property
     def packings(self) -> Mapping[str, Packing]:

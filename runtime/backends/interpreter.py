@@ -1,17 +1,22 @@
-"""What executes a program, as a session sees it."""
+"""The protocol of devices that execute programs, as sessions use it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sscc.ir.sizes import format_bytes
 
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+    import numpy as np
+
+    from sscc.ir.layer_state.protocol import DeviceTensor
     from sscc.ir.schedule import Program
     from sscc.runtime.artifact.tensor_files import Array
+    from sscc.runtime.backends.stage_trace import StageTrace
+    from sscc.runtime.support._native import Team
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,76 @@ class StageRun:
 Watcher = Callable[[StageRun], object]
 
 
+@dataclass(frozen=True, eq=False)
+class HostTensor:
+    """A `DeviceTensor` in this process's own memory.
+
+    Args:
+        array: a view of the memory.
+    """
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `DeviceTensor`."""
+        shape: tuple[int, ...] = self.array.shape
+        return shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `DeviceTensor`."""
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """See `DeviceTensor`."""
+        return self.array.nbytes
+
+    def __getitem__(self, index: Any) -> HostTensor:
+        return HostTensor(self.array[index])
+
+    def read(self, out: Array | None = None) -> Array:
+        """See `DeviceTensor`."""
+        if out is None:
+            return self.array.copy()
+        out[...] = self.array
+        return out
+
+    def write(self, values: Array) -> None:
+        """See `DeviceTensor`."""
+        self.array[...] = values
+
+
 class Interpreter(Protocol):
-    """Runs the entries of a program. Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`."""
+    """A device with a program and its weights. It may be in another process, or on another machine.
+
+    Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`. Every access to the device's memory is
+    a call: `run` with inputs and outputs, `device_tensor` for states.
+
+    Attributes:
+        program: the schedule that it executes; None if it executes something else, or a part of a program only.
+        ranks: number of ranks that execute the program together.
+        failure: the reason why no call can succeed any more; None while calls can.
+        host_threads: threads of this process that are idle between two calls, for other work on the host; None if it
+            has none to lend.
+        stages: names of the stages that can be watched. Stages that only prefetch need not be among them.
+    """
+
+    @property
+    def program(self) -> Program | None: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def failure(self) -> BaseException | None: ...
+
+    @property
+    def host_threads(self) -> Team | None: ...
+
+    @property
+    def stages(self) -> frozenset[StageName]: ...
 
     def run(
         self,
@@ -78,28 +151,55 @@ class Interpreter(Protocol):
         *,
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """Calls an entry with its inputs and scalar inputs by name.
+        """Call an entry with its inputs and scalar inputs by name.
 
-        Returns its outputs by name and its scalar outputs. Later calls leave the outputs as they are; without `copy`
-        they may be live views, good until the next call and not to be written.
+        Returns:
+            Its outputs by name, and its scalar outputs. Without `copy` outputs may be views that the next call
+            overwrites and that must not be written.
         """
 
-    def tensor(self, name: str) -> Array:
-        """A live view of a tensor of the program: what is written into it, the program reads."""
+    def device_tensor(self, name: str) -> DeviceTensor:
+        """Return a tensor of the program by its name. Raises UsageError if there is none."""
 
     def reset(self) -> None:
-        """Zeroes every state."""
-
-    @property
-    def stages(self) -> frozenset[StageName]:
-        """The stages that can be watched. What only brings memory nearer need not be among them."""
+        """Set every state to zeros."""
 
     def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
-        """Has `watcher` called whenever one of these stages has fired in an iteration, before anything overwrites what
-        it wrote; None takes it away. It must not call the interpreter, and what it raises ends the call of the entry.
+        """Call `watcher` each time one of these stages has fired in an iteration, before its results are overwritten.
 
-        Raises UsageError for a stage that it cannot watch.
+        None ends it. The watcher must not call the interpreter; an exception that it raises ends the call of the entry.
+
+        Raises:
+            UsageError: a stage cannot be watched.
         """
 
+    def start_trace(self, capacity: int) -> None:
+        """Record the activity of every thread of the device, the latest `capacity` events of each, until `end_trace`.
+        Devices that cannot trace record nothing."""
+
+    def end_trace(self) -> StageTrace | None:
+        """Return the recording since `start_trace`, and end it. None if the device cannot trace."""
+
     def memory(self) -> MemoryUse | None:
-        """The memory that it works on; None where it does not know."""
+        """Return the size of its memory; None if it is not known."""
+
+    def close(self) -> None:
+        """Release the device. No call can be made after that."""
+
+
+class InProcess:
+    """Base of interpreters that run in this process alone: the members of `Interpreter` that they have in common."""
+
+    ranks = 1
+    failure: BaseException | None = None
+    host_threads: Team | None = None
+
+    def start_trace(self, capacity: int) -> None:
+        """See `Interpreter`."""
+
+    def end_trace(self) -> StageTrace | None:
+        """See `Interpreter`."""
+        return None
+
+    def close(self) -> None:
+        """See `Interpreter`."""

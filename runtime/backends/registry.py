@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # the command line asks for names alone
 class BackendErrors(ErrorKind):
     UNKNOWN = UsageError, "there is no interpreter {name!r}, it must be one of: {known}"
 
-NATIVE, REFERENCE = BACKENDS = ("native", "reference")
+
+NATIVE, REFERENCE = "native", "reference"
 DEFAULT_BACKEND = NATIVE
 _CLASSES = {
     NATIVE: "sscc.runtime.backends.cpu.backend:Cpu",
@@ -27,12 +28,33 @@ _CLASSES = {
 torch, which the reference interpreter needs, takes seconds."""
 
 
-def backend(name: str, program: Program) -> Backend:
-    """Return the backend of that name for a program. Raises UsageError if there is none."""
+def backend_names() -> tuple[str, ...]:
+    """Return the names of all backends."""
+    return tuple(_CLASSES)
+
+
+def register_backend(name: str, place: str) -> None:
+    """Add a backend to those of this process.
+
+    Args:
+        name: what `interpreter`, `pack_for` and manifests call it.
+        place: "MODULE:CLASS" of a class with the members of `Backend`, made of a `Program`.
+    """
+    _CLASSES[name] = place
+
+
+def backend_class(name: str) -> type[Backend]:
+    """Return the class of the backend of that name. Raises UsageError if there is none."""
     if name not in _CLASSES:
-        raise BackendErrors.UNKNOWN(name=name, known=BACKENDS)
+        raise BackendErrors.UNKNOWN(name=name, known=backend_names())
     if name == REFERENCE:
         require(COMPILE, "the reference interpreter")
     module, _, cls = _CLASSES[name].partition(":")
-    make: Callable[[Program], Backend] = getattr(importlib.import_module(module), cls)
+    found: type[Backend] = getattr(importlib.import_module(module), cls)
+    return found
+
+
+def backend(name: str, program: Program) -> Backend:
+    """Return the backend of that name for a program. Raises UsageError if there is none."""
+    make: Callable[[Program], Backend] = backend_class(name)
     return make(program)

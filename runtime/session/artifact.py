@@ -66,7 +66,7 @@ from sscc.runtime.artifact.tensor_files import (
     taken,
 )
 from sscc.runtime.backends.backend import Backend
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, backend
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend, backend_names
 from sscc.runtime.support.verification import Claim, verify_files
 
 _ATTEMPTS = 10
@@ -232,7 +232,7 @@ class Artifact:
             raise ArtifactErrors.PACKED_RANKS(path=self.path)
         if not self.packer:
             return {}
-        if self.packer not in BACKENDS:
+        if self.packer not in backend_names():
             raise ArtifactErrors.NO_BACKEND(path=self.path, backend=self.packer)
         try:
             packings = self.backend(self.packer).packings

@@ -274,11 +274,11 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
 def _check_state(
     session: Session, golden: Golden, state: LayerState, index: int, layer: int, dtype: str
 ) -> Iterator[Check]:
-    tensor, length = session.interpreter.tensor, len(golden.prompt)
+    tensor, length = session.interpreter.device_tensor, len(golden.prompt)
     picked, name, match = state.picked(tensor, index), f"selected.{layer}", None
     selected = None
     if picked is not None and name in golden.tensors:
-        match = _Match.of(picked, golden.tensors[name], state.picks(index, length))
+        match = _Match.of(picked.read(), golden.tensors[name], state.picks(index, length))
         selected = _check_selected(match, name, layer, dtype)
     adopts = picked is not None and selected is not None and selected.passed and selected.excused > 0
     for item in state.recorded(tensor, index, length):
@@ -293,7 +293,7 @@ def _check_state(
         if selected is not None and selected.excused and item.put is not None:
             item.put(golden.tensors[recorded][:, item.picks])
     if adopts and picked is not None:
-        picked[...] = golden.tensors[name]
+        picked.write(golden.tensors[name])
     if selected is not None:
         yield selected
 
@@ -318,7 +318,7 @@ class _Match:
     def of(cls, picked: Array, golden: Array, picks: int) -> _Match:
         if picked.shape != golden.shape:
             return cls(picked, golden, picks, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.bool_))
-        return cls(picked.copy(), golden, picks, *_find(picked[:, :picks], golden[:, :picks]))
+        return cls(picked, golden, picks, *_find(picked[:, :picks], golden[:, :picks]))
 
     def aligned(self, values: Array, rows: slice) -> Array:
         """Return a copy of values [Hkv, n, D] whose selected rows stand in the order of the golden's picks."""

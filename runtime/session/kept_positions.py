@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.kept import Reason
-from sscc.ir.layer_state.protocol import Selected
+from sscc.ir.layer_state.protocol import Selected, Tensors
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -129,11 +129,11 @@ class Kept:
         return f"Kept({what}; {len(self.of_layers or ())} layers)" if self.of_layers else f"Kept({what})"
 
 
-def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], length: int) -> Selected:
+def selected_by_prompt(signature: Signature, tensor: Tensors, length: int) -> Selected:
     """Return copies of the positions that the last prefilled prompt, of `length` tokens, has selected, where the
     program has those of one prompt alone: where the selected rows are gathered into the cache."""
     return {
-        group: tensor(name)[:, :, :count].copy()
+        group: tensor(name)[:, :, :count].read()
         for _, state in signature.states
         for group, (name, count) in state.remembered(length).items()
     }
@@ -141,7 +141,7 @@ def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], len
 
 def kept_layers(
     signature: Signature,
-    tensor: Callable[[str], Array],
+    tensor: Tensors,
     slot: int,
     length: int,
     prompt_len: int,

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import ErrorKind, UsageError
-from sscc.ir.layer_state.protocol import LayerState
+from sscc.ir.layer_state.protocol import LayerState, Tensors
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, TensorSpec
@@ -140,7 +141,7 @@ class KeptRows:
 
     Args:
         signature: of the program.
-        tensor: gives a live view of a state by its name.
+        tensor: gives a state by its name.
         group: the rank among those that run the program.
 
     Attributes:
@@ -150,7 +151,7 @@ class KeptRows:
         numbers: for copies that are to be made.
     """
 
-    def __init__(self, signature: Signature, tensor: Callable[[str], Array], group: Group = ALONE) -> None:
+    def __init__(self, signature: Signature, tensor: Tensors, group: Group = ALONE) -> None:
         self._signature, self._tensor, self._group = signature, tensor, group
         self.copies: dict[int, Mapping[str, Array]] = {}
         self.numbers = itertools.count()
@@ -237,7 +238,7 @@ class KeptRows:
             owner, place = self._owner(group, operation.slot, self._group.rank)
             if owner == self._group.rank:
                 views = state.slot(self._tensor, place, operation.length)
-                parts |= {name: view.copy() for name, view in views.items()}
+                parts |= {name: view.read() for name, view in views.items()}
         self.copies[operation.copy] = parts
 
     def _restore_slot(self, operation: RestoreSlot) -> None:
@@ -252,7 +253,7 @@ class KeptRows:
                 parts = {**parts, **(self._group.exchange(sent)[source] or {})}
             if owner == self._group.rank:
                 for name, view in state.slot(self._tensor, place, operation.length).items():
-                    view[...] = parts[name]
+                    view.write(parts[name])
 
     def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
         """The one among a rank's neighbours that has the rows of a slot, and the slot's number there."""
@@ -292,19 +293,19 @@ class KeptRows:
             seen = range(self._first_seen(state, len(chunks)), len(chunks))
             for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk in seen:
-                    view[:, self._positions(chunk)] = chunks[chunk][name][index]
+                    view[:, self._positions(chunk)].write(chunks[chunk][name][index])
             for name, view in state.carried(self._tensor):
-                view[...] = chunks[-1][name][index]
+                view.write(chunks[-1][name][index])
 
     def _read(self, operation: ReadChunks) -> None:
         for state, index in self._states(operation.layers):
             for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk, number in operation.copies.items():
-                    self.copies[number][name][index] = view[:, self._positions(chunk)]
+                    view[:, self._positions(chunk)].read(self.copies[number][name][index])
             for name, view in state.carried(self._tensor):
                 for rows in (self.copies[number] for number in operation.copies.values()):
                     if name in rows:
-                        rows[name][index] = view
+                        view.read(rows[name][index])
 
     def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
         sharers = self._signature.plan.sources  # which leave nothing of their own
@@ -320,6 +321,14 @@ class KeptRows:
     def _positions(self, chunk: int) -> slice:
         size = self._signature.prefill_chunk
         return slice(chunk * size, (chunk + 1) * size)
+
+
+@runtime_checkable
+class KeepsRows(Protocol):
+    """An interpreter that keeps copies of slots itself, because its program runs on several ranks."""
+
+    def keep_rows(self, signature: Signature) -> KeptRows:
+        """Return what keeps copies on all ranks; the same at every call."""
 
 
 def rows_in_scratch(signature: Signature) -> bool:

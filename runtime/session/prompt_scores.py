@@ -44,7 +44,7 @@ class PromptScorer:
         signature = session.signature
         self._session, self._tokens = session, tokens
         self._slots, self._last = signature.batch, signature.scratch_tokens - signature.batch
-        self._sampler = BatchSampler(self._slots, signature.vocab_size, session.team)
+        self._sampler = BatchSampler(self._slots, signature.vocab_size, session.host_threads)
         for row in range(self._slots):
             self._sampler.start(row, Sampling(), (), top)
         self._allowed = Allowed.none(self._slots, signature.vocab_size)

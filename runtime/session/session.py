@@ -39,6 +39,7 @@ from sscc.runtime.session.kept_rows import (
     CopySlot,
     DropCheckpoint,
     EmptyChunk,
+    KeepsRows,
     KeptRows,
     PutCopy,
     ReadChunks,
@@ -56,7 +57,6 @@ from sscc.runtime.support.serving_defaults import NEW_TOKENS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from sscc.ir.schedule import Program
     from sscc.runtime.session.artifact import Artifact, Resolver
     from sscc.runtime.support._native import Team
 
@@ -234,8 +234,10 @@ class Session:
         }
         self._pending: _PrefillProgress | None = None
         self._prefill_logits: Array | None = None
-        keep = getattr(interpreter, "keep_rows", None)
-        self.rows: KeptRows = KeptRows(signature, interpreter.tensor) if keep is None else keep(signature)
+        if isinstance(interpreter, KeepsRows):
+            self.rows = interpreter.keep_rows(signature)
+        else:
+            self.rows = KeptRows(signature, interpreter.device_tensor)
 
     @classmethod
     def from_artifact(
@@ -269,27 +271,22 @@ class Session:
 
     @property
     def ranks(self) -> int:
-        """How many run the program together."""
-        ranks: int = getattr(self.interpreter, "ranks", 1)
-        return ranks
+        """Number of ranks that run the program together."""
+        return self.interpreter.ranks
 
     @property
     def failure(self) -> BaseException | None:
-        """Why no call can be made any more, where that is known: a rank of the program is gone."""
-        failure: BaseException | None = getattr(self.interpreter, "lost", None)
-        return failure
+        """The reason why no call can succeed any more, such as a rank that is gone; None while calls can."""
+        return self.interpreter.failure
 
     def close(self) -> None:
-        """Ends the other ranks of a program of several. The session is of no use after that."""
-        close = getattr(self.interpreter, "close", None)
-        if close is not None:
-            close()
+        """Release the device, and end the other ranks of the program. No call can be made after that."""
+        self.interpreter.close()
 
     @property
-    def team(self) -> Team | None:
-        """The interpreter's threads, for work between two of its calls; None where it has none to lend."""
-        team: Team | None = getattr(self.interpreter, "team", None)
-        return team
+    def host_threads(self) -> Team | None:
+        """Threads of this process for work between two calls of the interpreter; None if it has none to lend."""
+        return self.interpreter.host_threads
 
     # -- prefill
 
@@ -398,7 +395,7 @@ class Session:
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
         selected: Selected = {}
         if self.ranks == 1:
-            selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
+            selected = selected_by_prompt(self.signature, self.interpreter.device_tensor, pending.length)
         self._fill(pending.slot, Prompt(pending.prompt, self._prefill_logits.copy(), selected))
         self._pending = None
         return True
@@ -659,7 +656,7 @@ class Session:
 
     @cached_property
     def _stages(self) -> Stages:
-        program: Program | None = getattr(self.interpreter, "program", None)
+        program = self.interpreter.program
         if program is None:
             raise SessionErrors.NO_STAGES()
         return Stages(program, self.interpreter.stages)
@@ -694,7 +691,7 @@ class Session:
         """Feeds tokens as `decode` does, and stops after every stage, or after those that are named as for `watching`::
 
             for stage in session.steps({0: 5}):
-                print(stage.stage, stage.buffers, session.interpreter.tensor("k_cache")[0].sum())
+                print(stage.stage, stage.buffers, session.interpreter.device_tensor("k_cache")[0].read().sum())
 
         Between two stages memory is as the program has left it. Leaving the loop lets the step run to its end. Raises
         as `decode` and `watching` do.
@@ -862,7 +859,7 @@ class Session:
 
     def _kept_layers(self, slot: int, length: int, prompt_len: int) -> tuple[LayerKept, ...]:
         selected = self.prompt(slot).selected
-        return kept_layers(self.signature, self.interpreter.tensor, slot, length, prompt_len, selected)
+        return kept_layers(self.signature, self.interpreter.device_tensor, slot, length, prompt_len, selected)
 
     # -- checks
 

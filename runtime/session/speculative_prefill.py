@@ -28,7 +28,6 @@ import numpy as np
 
 from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import ErrorKind, InputError, UsageError
-from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.kept_rows import Copy
 from sscc.runtime.session.session import Session
@@ -175,16 +174,16 @@ class Draft:
 
     def _layer_scores(self, group: LayerGroup, index: int, queries: int, read: int, length: int) -> Array:
         """The best scores of a layer's heads [queries, length] f32, after a prefill of `read` tokens."""
-        tensor, plan, g = self.session.interpreter.tensor, self.session.signature.plan, group.geometry
+        tensor, plan, g = self.session.interpreter.device_tensor, self.session.signature.plan, group.geometry
         observed = tensor(plan.scratch(group).state("observed"))[0]
         last = min(g.obs, read)
-        asked = observed[:, last - queries : last].astype(np.float32)
-        keys = self.session.signature.rows(group).prompt_rows(tensor, group.key, index, SLOT)
+        asked = observed[:, last - queries : last].read().astype(np.float32)
+        keys = self.session.signature.rows(group).prompt_rows(tensor, group.key, index, SLOT)[:, :length]
         best = np.zeros((queries, length), np.float32)
         each = group.heads // group.kv_heads
         for head in range(group.kv_heads):
             rows = asked[head * each : (head + 1) * each].reshape(each * queries, -1)
-            scores = rows @ keys[head, :length].astype(np.float32).T
+            scores = rows @ keys[head].read().astype(np.float32).T
             pooled = _pooled(_softmax(self._capped(scores)))
             best = np.maximum(best, pooled.reshape(each, queries, length).max(axis=0))
         return best
@@ -263,7 +262,7 @@ def _pooled(shares: Array) -> Array:
 
 def _score_settings(session: Session) -> tuple[float, float | None]:
     """The scale of a program's attention scores, and what caps them. Raises UsageError where layers differ."""
-    program: Program | None = getattr(session.interpreter, "program", None)
+    program = session.interpreter.program
     if program is None:
         raise DraftErrors.SEVERAL_RANKS()
     steps: list[Any] = [step for body in program.bodies for step in body.steps]

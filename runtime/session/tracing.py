@@ -55,13 +55,12 @@ class Tracer:
         self._span_count = 0
         self._requests: deque[RequestSpan] = deque(maxlen=capacity)
         self._request_count = 0
-        self._native: Any = getattr(interpreter, "own", interpreter)
+        self._interpreter = interpreter
         self._stages: StageTrace | None = None
         self._stopped = False
         apart = monotonic_ns() - perf_counter_ns()
         self._apart = apart if abs(apart) > _SAME_CLOCK_NS else 0  # one clock, on most systems
-        if hasattr(self._native, "start_trace"):
-            self._native.start_trace(capacity)
+        interpreter.start_trace(capacity)
 
     def span(self, name: str, start: int, end: int, facts: Mapping[str, Any]) -> None:
         """Something that the host's thread has done, from `start` to `end` in ns of `time.perf_counter_ns`."""
@@ -77,8 +76,8 @@ class Tracer:
 
     def stop(self) -> None:
         """Ends the recording; nobody may be calling the interpreter meanwhile. Nothing happens if it has ended."""
-        if not self._stopped and hasattr(self._native, "end_trace"):
-            self._stages = self._native.end_trace()
+        if not self._stopped:
+            self._stages = self._interpreter.end_trace()
         self._stopped = True
 
     def write(self, path: Path) -> None:

@@ -14,6 +14,7 @@ from sscc.ir.layer_state.kept import Reason
 from sscc.ir.layer_state.row_streams import Stream
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes
+from sscc.runtime.backends.interpreter import HostTensor
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 SIZES = ProgramSizes(batch=3, chunk=8, dtype="f32", max_context=20)
@@ -43,7 +44,7 @@ def states(kept: Rows) -> Callable[[str], Any]:
         name: np.arange(np.prod([size or 5 for size in shape])).reshape([size or 5 for size in shape])
         for name, shape in shapes.items()
     }
-    return arrays.__getitem__
+    return lambda name: HostTensor(arrays[name])
 
 
 SUMS = {"log_sum_exp": (1, 4, 2, 1)}
@@ -140,7 +141,7 @@ def test_a_copy_of_a_slot_is_what_its_rows_are(name: str) -> None:
     kept = rows(name)
     tensor = states(kept)
     views = kept.slot(tensor, 1, LENGTH)
-    assert all(np.shares_memory(view, tensor(part)) for part, view in views.items())
+    assert all(np.shares_memory(view.array, tensor(part).array) for part, view in views.items())
     caches = kept.geometry.packed_rows if kept.geometry.packed else kept.geometry.cache_rows
     expected = {"cache": caches, "store": LENGTH, "landmarks": LENGTH}
     parts = {kept.name_of(part): part for part in kept.tensors()}
@@ -184,26 +185,26 @@ def test_the_rows_of_a_layer_are_a_view_of_its_cache() -> None:
         for index, (begin, end) in enumerate(first):
             view = kept.layer_rows(tensor, STREAMS[0], index)
             whole = tensor("k_cache") if name == "layers" else tensor("k_cache")[index]
-            assert np.shares_memory(view, tensor("k_cache"))
-            assert np.array_equal(view, whole[:, :, begin:end])
+            assert np.shares_memory(view.array, tensor("k_cache").array)
+            assert np.array_equal(view.array, whole[:, :, begin:end].array)
 
 
 def test_reasons() -> None:
     selected = {"": np.array([[[3, 5, 7], [4, 5, 6]], [[2, 3, 4], [2, 3, 8]]])}
-    kept = rows("compact").kept(lambda name: selected[name], 1, 0, 13, 12, selected)
+    kept = rows("compact").kept(lambda name: HostTensor(selected[name]), 1, 0, 13, 12, selected)
     first = [int(reason) for reason in kept.reasons[0]]
     sink, chosen, ring = int(Reason.SINK), int(Reason.SELECTED), int(Reason.RECENT)
     assert first == [sink, sink, chosen, chosen, chosen, 0, 0, 0, 0, ring, ring, ring, ring]
     assert kept.choice_known
     nothing = {"": np.full((2, 2, 3), -1)}
     for prompt_len, length, between in ((3, 13, 1), (6, 13, 3), (9, 13, 3), (6, 9, 3), (1, 9, 0)):
-        short = rows("compact").kept(lambda name: nothing[name], 1, 0, length, prompt_len, nothing)
+        short = rows("compact").kept(lambda name: HostTensor(nothing[name]), 1, 0, length, prompt_len, nothing)
         evicted, newest = max(length - 9, 0), min(length, 9) - 2 - between
         expected = [sink] * 2 + [chosen] * between + [0] * evicted + [ring] * newest
         assert short.reasons.tolist() == [expected] * 2, (prompt_len, length)
-    stored = rows("query").kept(lambda name: selected[name], 0, 0, 13, 12, {})
+    stored = rows("query").kept(lambda name: HostTensor(selected[name]), 0, 0, 13, 12, {})
     assert not stored.choice_known
     assert set(stored.reasons[0, 2:9]) == {int(Reason.STORED)}
-    few = rows("query").kept(lambda name: selected[name], 0, 0, 9, 9, {})
+    few = rows("query").kept(lambda name: HostTensor(selected[name]), 0, 0, 9, 9, {})
     assert few.choice_known
     assert set(few.reasons[0, 2:5]) == {chosen}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from sscc.ir.geometry import Geometry
+from sscc.ir.schedule import Program
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.interpreter import HostTensor, InProcess, MemoryUse, StageName, Watcher
 from sscc.runtime.session.session import Session
 from tests.runtime.signatures import altered, uniform
 
@@ -30,7 +32,26 @@ SIGNATURE = uniform(
 LAYERED = altered(SIGNATURE, geometry=GEOMETRY.with_layers([3, 1]))
 
 
-class FakeInterpreter:
+class HostInterpreter(InProcess):
+    """The members of `Interpreter` that tests have no use for. Derived classes have `tensor`, `run` and `reset`."""
+
+    program: Program | None = None
+    stages: frozenset[StageName] = frozenset()
+
+    def tensor(self, name: str) -> Array:
+        raise NotImplementedError
+
+    def device_tensor(self, name: str) -> HostTensor:
+        return HostTensor(self.tensor(name))
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        raise NotImplementedError
+
+    def memory(self) -> MemoryUse | None:
+        return None
+
+
+class FakeInterpreter(HostInterpreter):
     """Prefill walks the cursor as a program does; the next token is always (token + 1) mod V."""
 
     def __init__(self, signature: Signature = SIGNATURE) -> None:

@@ -39,6 +39,7 @@ from sscc.ir.geometry import (
 )
 from sscc.ir.stopwatch import Stopwatch, recorded
 from sscc.ir.terminal import send_log_to_stderr
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,6 +185,13 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--lora", type=Path, metavar="FOLDER", help="LoRA adapter to merge into the weights, as PEFT saves it"
+    )
+    group.add_argument(
+        "--pack-for",
+        default=DEFAULT_BACKEND,
+        choices=backend_names(),
+        metavar="BACKEND",
+        help=f"pack weights as this backend reads them: {' or '.join(backend_names())}; other backends unpack them",
     )
     group.add_argument(
         "--no-native-code",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sscc.compiler.options.progress import status
 from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.terminal import send_log_to_stderr
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -90,9 +90,9 @@ def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--interpreter",
         default=DEFAULT_BACKEND,
-        choices=BACKENDS,
+        choices=backend_names(),
         metavar="NAME",
-        help=f"one of: {', '.join(BACKENDS)}",
+        help=f"one of: {', '.join(backend_names())}",
     )
     group.add_argument("--threads", type=int, metavar="N", help="(default: all that this process may use)")
 

@@ -22,7 +22,8 @@ from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
 from sscc.runtime.artifact.contract import states_of
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
-from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES
+from sscc.runtime.backends.interpreter import HostTensor
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.kept_rows import KeptRows
 from sscc.runtime.session.slot_message import SlotFormat
@@ -249,9 +250,9 @@ def slot_message_bytes(artifact: Artifact, length: int) -> int:
     """Bytes of the message of a slot after a prompt of so many tokens, by the shapes of the program's states alone."""
     program, states = artifact.program, states_of(artifact.signature)
 
-    def shaped(name: str) -> Array:
-        """As large as the state, in no memory."""
-        return np.broadcast_to(np.zeros((), NUMPY_DTYPES[states[name].dtype]), states[name].shape)
+    def shaped(name: str) -> HostTensor:
+        """Return a tensor of the state's shape and dtype, which takes no memory."""
+        return HostTensor(np.broadcast_to(np.zeros((), NUMPY_DTYPES[states[name].dtype]), states[name].shape))
 
     rows = KeptRows(artifact.signature, shaped, _Rank(0, program.ranks))
     digests = ProgramIdentity("0" * 64, "0" * 64)  # any are as long

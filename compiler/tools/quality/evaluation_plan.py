@@ -29,7 +29,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import file_digest, read_text, shown_name
 from sscc.ir.geometry import PLAIN
 from sscc.ir.suggestions import check_choice, did_you_mean
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 from sscc.runtime.session.artifact import Artifact
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class EvalOptions:
             for value in values:
                 if value is not None and value < low:
                     raise EvaluationOptionErrors.TOO_SMALL(option=name, value=value, least=low)
-        check_choice("--interpreter", self.interpreter, BACKENDS)
+        check_choice("--interpreter", self.interpreter, backend_names())
         self._check_cells()
         for name, items in (
             ("--tasks", self.tasks),

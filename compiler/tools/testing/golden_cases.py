@@ -29,7 +29,7 @@ from sscc.compiler.driver.api import compile
 from sscc.compiler.driver.llm import LLM, RequestOutput, SamplingParams
 from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError, quoted
 from sscc.ir.suggestions import check_choice, did_you_mean
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 _OF_A_FILE = ("artifact", "model", "options", "interpreter", "replay", "case")
 _PROMPTS = ("prompt", "tokens", "messages")
@@ -110,7 +110,7 @@ def read_golden_file(path: Path) -> GoldenFile:
     asked = values.get("interpreter", DEFAULT_BACKEND)
     interpreters = (asked,) if isinstance(asked, str) else tuple(asked)
     for name in interpreters:
-        check_choice(f"{path}: interpreter", name, BACKENDS)
+        check_choice(f"{path}: interpreter", name, backend_names())
     cases = tuple(_case(f"{path}: case {number}", each) for number, each in enumerate(values.get("case", []), 1))
     if not cases and not values.get("replay", False):
         raise GoldenFileErrors.NO_CASE(path=path)

@@ -9,7 +9,7 @@ from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.plan.library import cached_code, keep_code
 from sscc.runtime.backends.cpu.plan.storage import PanelPacking
@@ -28,6 +28,7 @@ class Cpu:
     in the user's cache."""
 
     name = "native"
+    tile_rows = LANES
 
     def __init__(self, program: Program) -> None:
         self._program = program

@@ -20,7 +20,7 @@ from sscc.runtime.backends.cpu.plan.plan import MEMORY, decode_plan
 from sscc.runtime.backends.cpu.plan.storage import Packings, PanelPacking
 from sscc.runtime.backends.cpu.plan.watching import NativeStages
 from sscc.runtime.backends.cpu.plan.weights import packed_weights
-from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
+from sscc.runtime.backends.interpreter import HostTensor, InProcess, MemoryUse, StageName, Watcher
 from sscc.runtime.backends.stage_trace import StageTrace
 from sscc.runtime.support import _native
 
@@ -46,7 +46,7 @@ class NativeInterpreterErrors(ErrorKind):
     )
 
 
-class NativeInterpreter:
+class NativeInterpreter(InProcess):
     """Runs the entries of a program.
 
     Args:
@@ -97,15 +97,11 @@ class NativeInterpreter:
         self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)
+        self.host_threads = self.core.team
 
     def __repr__(self) -> str:
         threads = f"{self.core.threads} thread{'' if self.core.threads == 1 else 's'}"
         return f"NativeInterpreter({self.program.in_words()}; {threads}; {self.memory().in_words()})"
-
-    @property
-    def team(self) -> _native.Team:
-        """Its threads, for whoever has work between two calls."""
-        return self.core.team
 
     def run(
         self,
@@ -139,8 +135,12 @@ class NativeInterpreter:
         views = {name: self.tensor(name) for name in called.outputs}
         return {name: view.copy() for name, view in views.items()} if copy else views, tuple(results)
 
+    def device_tensor(self, name: str) -> HostTensor:
+        """See `Interpreter`."""
+        return HostTensor(self.tensor(name))
+
     def tensor(self, name: str) -> Array:
-        """A live view of an input, output, state or temporary."""
+        """Return a view of an input, output, state or temporary."""
         if name not in self._tensors:
             raise NativeInterpreterErrors.NO_TENSOR(tensor=name, tensors=list(self._tensors))
         tensor = self._tensors[name]

@@ -12,7 +12,7 @@ import torch
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
-from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
+from sscc.runtime.backends.interpreter import HostTensor, InProcess, MemoryUse, StageName, Watcher
 
 
 class TorchArrayErrors(ErrorKind):
@@ -40,8 +40,8 @@ class TorchInterpreter(Protocol):
 
     def reset(self) -> None: ...
 
-class ArrayInterpreter:
-    """Gives a torch interpreter the face of `sscc.runtime.backends.interpreter.Interpreter`, on the same memory.
+class ArrayInterpreter(InProcess):
+    """An `Interpreter` of arrays on top of an interpreter of torch tensors, on the same memory.
 
     Args:
         program: what it runs, if it is a schedule.
@@ -69,8 +69,12 @@ class ArrayInterpreter:
         outputs, results = self._interpreter.run(entry, to_tensors(inputs), scalars)
         return {name: to_array(tensor) for name, tensor in outputs.items()}, results
 
+    def device_tensor(self, name: str) -> HostTensor:
+        """See `Interpreter`."""
+        return HostTensor(self.tensor(name))
+
     def tensor(self, name: str) -> Array:
-        """A live view. Raises as the interpreter inside does."""
+        """Return a view of a tensor. Raises as the interpreter inside does."""
         return to_array(self._interpreter.tensor(name))
 
     def reset(self) -> None:

@@ -17,6 +17,7 @@ class Reference:
     """See `sscc.runtime.backends.backend.Backend`."""
 
     name = "reference"
+    tile_rows = 1
 
     def __init__(self, program: Program) -> None:
         self._program = program

@@ -152,7 +152,7 @@ class Executor:
         self._drafts = None if shortener is None else Drafts(shortener)
         self._drafted_last = False
         self._prefilling: _PrefillJob | None = None
-        self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
+        self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.host_threads)
         self._constraints = ConstraintTable(signature.batch, signature.vocab_size)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         limit = default_limit() if options.prompt_cache_bytes is None else options.prompt_cache_bytes

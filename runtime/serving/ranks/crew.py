@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.errors import ErrorKind, RankError, SsccError, UsageError, quoted
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.protocol import DeviceTensor, Tensors
 from sscc.ir.layer_state.row_streams import Stream
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.backends.collectives.group import Group, GroupErrors
@@ -28,6 +29,7 @@ from sscc.runtime.backends.collectives.links import PATIENCE, Link, LinkErrors, 
 from sscc.runtime.backends.collectives.processes import TransportErrors
 from sscc.runtime.backends.collectives.rank_messages import MessageErrors
 from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
+from sscc.runtime.backends.stage_trace import StageTrace
 from sscc.runtime.session.kept_rows import Drop, KeptRows, RowOperation
 from sscc.runtime.support.native_errors import NativeErrors
 
@@ -330,7 +332,7 @@ class LeadingRows(KeptRows):
     What is given up here the others hear of before the next operation, since finalizers may not wait for them.
     """
 
-    def __init__(self, signature: Signature, tensor: Callable[[str], Array], crew: Crew) -> None:
+    def __init__(self, signature: Signature, tensor: Tensors, crew: Crew) -> None:
         super().__init__(signature, tensor, crew.group)
         self._crew = crew
         self._forgotten: deque[int] = deque()
@@ -373,14 +375,18 @@ class LeadingInterpreter:
         return self._crew.group.ranks
 
     @property
-    def lost(self) -> SsccError | None:
-        """The error of a rank because of which no call can be made; None while all ranks are there."""
+    def failure(self) -> SsccError | None:
+        """See `Interpreter`: the error of a rank."""
         return self._crew.error
 
     @property
-    def team(self) -> Team | None:
-        team: Team | None = getattr(self.own, "team", None)
-        return team
+    def program(self) -> None:
+        """None: a rank executes a part of the program."""
+
+    @property
+    def host_threads(self) -> Team | None:
+        """See `Interpreter`: those of rank 0."""
+        return self.own.host_threads
 
     def run(
         self,
@@ -405,11 +411,20 @@ class LeadingInterpreter:
     def keep_rows(self, signature: Signature) -> KeptRows:
         """What keeps copies of this program's rows on all ranks: always the same."""
         if self._rows is None:
-            self._rows = LeadingRows(signature, self.own.tensor, self._crew)
+            self._rows = LeadingRows(signature, self.own.device_tensor, self._crew)
         return self._rows
 
-    def tensor(self, name: str) -> Array:
-        return self.own.tensor(name)
+    def device_tensor(self, name: str) -> DeviceTensor:
+        """See `Interpreter`: rank 0's part."""
+        return self.own.device_tensor(name)
+
+    def start_trace(self, capacity: int) -> None:
+        """See `Interpreter`: rank 0's threads."""
+        self.own.start_trace(capacity)
+
+    def end_trace(self) -> StageTrace | None:
+        """See `Interpreter`."""
+        return self.own.end_trace()
 
     def reset(self) -> None:
         self._crew.call(Word.RESET)
@@ -500,7 +515,7 @@ def follow(
                 case (Word.RESET,):
                     interpreter.reset()
                 case (Word.SIGNATURE, Signature() as signature):
-                    rows = KeptRows(signature, interpreter.tensor, group)
+                    rows = KeptRows(signature, interpreter.device_tensor, group)
                 case (Word.ROWS, operation) if rows is not None and isinstance(operation, RowOperation):
                     rows.do(operation)
                 case _:

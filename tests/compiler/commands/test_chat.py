@@ -187,7 +187,7 @@ class TestInterruption:
             assert talk.engine.metrics().finished["cancelled"] == 1
 
     def test_a_failure_is_not_an_answer(self, talk: Talk) -> None:
-        talk.interpreter.failure = InternalError("broken")
+        talk.interpreter.error = InternalError("broken")
         with pytest.raises(InternalError, match="broken"):
             talk.chat.take("hi")
 

@@ -23,11 +23,11 @@ LONG = altered(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096)
 
 
 class GatedInterpreter(FakeInterpreter):
-    """Calls do nothing until they are let through; `failure` is raised by the next one that is."""
+    """Calls do nothing until they are let through; `error` is raised by the next one that is."""
 
     def __init__(self, signature: Signature = SIGNATURE) -> None:
         super().__init__(signature)
-        self.failure: BaseException | None = None
+        self.error: BaseException | None = None
         self._arrived = threading.Semaphore(0)
         self._through = threading.Semaphore(0)
         self._open = threading.Event()
@@ -36,8 +36,8 @@ class GatedInterpreter(FakeInterpreter):
         self._arrived.release()
         if not self._open.is_set() and not self._through.acquire(timeout=LIMIT):
             raise AssertionError("the test forgot a call")
-        if self.failure is not None:
-            raise self.failure
+        if self.error is not None:
+            raise self.error
 
     def let(self, calls: int) -> None:
         """Lets calls through, one after the other, and waits until the one after them has begun."""

@@ -182,13 +182,13 @@ def test_waiting_for_a_result_with_a_limit_leaves_the_request() -> None:
 def test_a_failure_reaches_every_task() -> None:
     async def main() -> None:
         with gated() as (engine, interpreter):
-            interpreter.failure = InputError("broken")
+            interpreter.error = InputError("broken")
             tasks = [asyncio.ensure_future(engine.agenerate(request(i))) for i in range(3)]
             tasks.append(asyncio.ensure_future(anext(engine.astream(request(5)))))
             await asyncio.sleep(0)
             interpreter.open()
             failed = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LIMIT)
-            assert failed == [interpreter.failure] * 4
+            assert failed == [interpreter.error] * 4
 
     asyncio.run(main())
 

@@ -437,7 +437,7 @@ def test_a_failing_interpreter_ends_everything_and_is_named() -> None:
         pieces = tickets[0].pieces()
         interpreter.let(1)
         assert next(pieces).tokens == (1,)
-        interpreter.failure = InputError("a pointer left its region")
+        interpreter.error = InputError("a pointer left its region")
         interpreter.open()
         for ticket in (*tickets, *tickets):
             with pytest.raises(InputError, match="a pointer left its region"):
@@ -446,7 +446,7 @@ def test_a_failing_interpreter_ends_everything_and_is_named() -> None:
             list(pieces)
         with raises(EngineErrors.FAILED):
             engine.submit(request(1))
-        assert engine.failure is interpreter.failure
+        assert engine.failure is interpreter.error
         metrics = engine.metrics()
         assert (metrics.finished["error"], metrics.queued, metrics.running) == (4, 0, 0)
         engine.close()

@@ -275,14 +275,14 @@ def test_a_session_that_computes_no_more_ends_the_engine(caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR), engine_of(interpreter) as engine:
         victim, waiting = engine.submit(request(1)), engine.submit(request(2))
         interpreter.wait()
-        interpreter.failure = InjectedError("the memory is gone")
+        interpreter.error = InjectedError("the memory is gone")
         interpreter.open()
         for ticket in (victim, waiting):
             fails(ticket)
         with pytest.raises(EngineClosed) as caught:
             engine.submit(request(3))
         check(caught.value, EngineErrors.FAILED, cause="InjectedError: the memory is gone")
-        assert engine.failure is interpreter.failure
+        assert engine.failure is interpreter.error
     assert "the memory is gone" in caplog.text
 
 

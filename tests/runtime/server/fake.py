@@ -26,7 +26,7 @@ from sscc.runtime.serving.server.service import Tls, bind, config_of, url_of
 from sscc.runtime.session.session import Session
 from sscc.runtime.text.chat_template import ChatTemplate
 from tests.models.tiny_llama import END, byte_tokenizer
-from tests.runtime.fake import moved_cursor
+from tests.runtime.fake import HostInterpreter, moved_cursor
 from tests.runtime.signatures import altered, uniform
 
 NAME = "alphabet"
@@ -76,20 +76,20 @@ def _letter(salt: int, index: int) -> int:
     return (salt + _STEPS[salt % len(_STEPS)] * index) % len(ALPHABET)
 
 
-class AlphabetInterpreter:
+class AlphabetInterpreter(HostInterpreter):
     """Answers every prompt with the letters in an order of its own, which a slot's first row has.
 
     Attributes:
         go: where it is not set, decode steps wait.
         seconds: that a decode step takes.
-        failure: raised by the next call, if there is one.
+        error: raised by the next call, if there is one.
     """
 
     def __init__(self, signature: Signature) -> None:
         self.go = threading.Event()
         self.go.set()
         self.seconds = 0.0
-        self.failure: Exception | None = None
+        self.error: Exception | None = None
         self._prompt = np.zeros(0, np.int64)
         self._signature = signature
         main = signature.plan.main
@@ -105,8 +105,8 @@ class AlphabetInterpreter:
     def run(
         self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None, *, copy: bool = True
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        if self.failure is not None:
-            raise self.failure
+        if self.error is not None:
+            raise self.error
         if entry == "decode":
             self.go.wait()
             time.sleep(self.seconds)
@@ -131,9 +131,6 @@ class AlphabetInterpreter:
         return self._states[name]
 
     def reset(self) -> None: ...
-
-    def memory(self) -> None:
-        return None
 
     def _logits(self, slot: int, index: int) -> Array:
         """The right letter is the likeliest by far at temperature 1, the two after it come next."""

@@ -125,7 +125,7 @@ class TestResponses:
 
     def test_an_error_on_the_way_is_an_event(self, scripted: Running, says: Any) -> None:
         with running(scripted=True, context=2048) as server:
-            server.interpreter.failure = RuntimeError("broken")
+            server.interpreter.error = RuntimeError("broken")
             with httpx2.stream("POST", f"{server.v1}/responses", json={"input": "x", "stream": True}) as answer:
                 text = "".join(answer.iter_text())
         assert "response.failed" in text

@@ -284,7 +284,7 @@ class TestQueue:
 class TestFailure:
     def test_the_engine_fails(self) -> None:
         with running() as server, openai.OpenAI(base_url=server.v1, api_key="any", max_retries=0) as client:
-            server.interpreter.failure = RuntimeError("a secret of the machine")
+            server.interpreter.error = RuntimeError("a secret of the machine")
             with pytest.raises(openai.InternalServerError) as caught:
                 client.completions.create(prompt="a", **GREEDY)
             assert "secret" not in str(caught.value)
@@ -296,7 +296,7 @@ class TestFailure:
     def test_a_rank_of_the_program_is_gone(self) -> None:
         """Told from a failure of the engine itself: 503 from the first request on, and why."""
         with running() as server:
-            server.interpreter.failure = RankError("rank 1 at 10.0.0.7 has ended")
+            server.interpreter.error = RankError("rank 1 at 10.0.0.7 has ended")
             for _ in range(2):
                 answer = httpx2.post(f"{server.v1}/completions", json={"prompt": "a"} | GREEDY)
                 error = error_of(answer, 503)
@@ -311,7 +311,7 @@ class TestFailure:
             server.interpreter.go.clear()
             stream = client.completions.create(prompt="hello", max_tokens=6, stream=True, **GREEDY)
             assert next(stream).choices[0].text == reply("hello", 1)
-            server.interpreter.failure = RuntimeError("broken")
+            server.interpreter.error = RuntimeError("broken")
             server.interpreter.go.set()
             with pytest.raises(openai.APIError):
                 list(stream)

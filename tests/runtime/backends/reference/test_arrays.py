@@ -23,7 +23,7 @@ from sscc.runtime.backends.reference.arrays import (
 )
 from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.backends.reference.interpreter import ReferenceErrors, ReferenceInterpreter
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, BackendErrors
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, BackendErrors, backend_names
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.session import Session
 from tests.errors import raises
@@ -114,7 +114,7 @@ def test_states_are_live_and_outputs_are_not() -> None:
 def test_interpreters_are_opened_by_name(tmp_path: Path) -> None:
     write(tmp_path / "m.rdu")
     artifact = Artifact.load(tmp_path / "m.rdu")
-    assert DEFAULT_BACKEND in BACKENDS
+    assert DEFAULT_BACKEND in backend_names()
     interpreter = Session.from_artifact(artifact, interpreter="reference", threads=1, checked=True).interpreter
     assert torch.get_num_threads() == 1
     assert np.array_equal(interpreter.tensor("w"), WEIGHTS["w"])
