@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sscc.ir.choices import TIERS, Tier
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
@@ -51,6 +51,7 @@ class TargetErrors(ErrorKind):
     NAME_TWICE = InputError, "{where}: two of {names} have the same name"
     PMU_BYTES = InputError, "{where}: {level}.capacity is no multiple of pmu_bytes"
     PARTIAL_SOCKETS = InputError, "{where}: sockets is {sockets}, it must be a whole number"
+    UNKNOWN_FIGURE = UsageError, "the target {target} has no figure {name!r}, it has: {known}{similar_hint}"
     NO_LINKS = InputError, "{where} has {sockets:g} sockets and no links between them"
 
 
@@ -72,6 +73,11 @@ class Figure:
     unit: str
     origin: Literal["published", "assumed", "fitted", "chosen"]
     note: str
+
+    def chosen(self, value: float) -> Figure:
+        """Return the figure with a value that a person has chosen."""
+        whole = isinstance(self.value, int) and float(value).is_integer()
+        return dataclasses.replace(self, value=int(value) if whole else value, origin="chosen")
 
 
 @dataclass(frozen=True)
@@ -231,8 +237,33 @@ class Target:
             raise TargetErrors.NO_SOCKETS(sockets=sockets)
         if sockets > 1 and not self.links:
             raise TargetErrors.NO_LINKS_FOR_SOCKETS(target=self.name, sockets=sockets)
-        chosen = dataclasses.replace(self.sockets, value=sockets, origin="chosen")
-        return dataclasses.replace(self, sockets=chosen)
+        return dataclasses.replace(self, sockets=self.sockets.chosen(sockets))
+
+    def with_figures(self, values: Mapping[str, float]) -> Target:
+        """Return the target with other values of some figures, by their names in `figures`; their origin is "chosen".
+
+        Raises:
+            UsageError: the target has no figure of a name.
+            InputError: a value is out of range, or does not fit the others.
+        """
+        figures = self.figures
+        for name in values:
+            if name not in figures:
+                similar = did_you_mean(name, figures)
+                raise TargetErrors.UNKNOWN_FIGURE(
+                    target=self.name, name=name, known=list(figures), similar_hint=similar
+                )
+        chosen = {name: figures[name].chosen(value) for name, value in values.items()}
+        target = dataclasses.replace(
+            self,
+            sockets=chosen.get("sockets", self.sockets),
+            levels=tuple(_with(level, chosen, f"{level.name}.") for level in self.levels),
+            links=tuple(_with(link, chosen, f"{link.name}.") for link in self.links),
+            units=_with(self.units, chosen),
+            costs=_with(self.costs, chosen),
+        )
+        _check(target, f"the target {self.name} with the given figures")
+        return target
 
     def of_rank(self, ranks: int) -> Target:
         """What one of so many ranks runs on: its share of the sockets, or of a target of one socket one like it.
@@ -255,6 +286,17 @@ class Target:
             if item["latency"] is None:
                 del item["latency"]
         return json.dumps(data, indent=2) + "\n"
+
+
+Part = TypeVar("Part", MemoryLevel, SocketLink, Units, Costs)
+
+
+def _with(part: Part, figures: Mapping[str, Figure], prefix: str = "") -> Part:
+    """Return a part of a target with those of `figures` that have its names, `prefix` in front."""
+    changes: dict[str, Any] = {
+        item.name: figures[prefix + item.name] for item in dataclasses.fields(part) if prefix + item.name in figures
+    }
+    return dataclasses.replace(part, **changes)
 
 
 def _figures_of(record: Any) -> dict[str, Figure]:

@@ -84,11 +84,15 @@ def summary_of(kind: type[Pass]) -> str:
     return text.partition("\n")[0].partition(": ")[2]
 
 
+HIDDEN = "hidden"
+"""Key in the metadata of a field that is no option."""
+
+
 @functools.cache
 def options_of(kind: type[Pass]) -> Mapping[str, tuple[type, object]]:
-    """Option name (with dashes) -> type and default, of a pass: the fields of its dataclass."""
+    """Return type and default of each option of a pass, by its name with dashes: the fields of its dataclass."""
     hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every pass is a dataclass
+    fields = [each for each in dataclasses.fields(kind) if HIDDEN not in each.metadata]  # type: ignore[arg-type]
     return {field.name.replace("_", "-"): (hints[field.name], field.default) for field in fields}
 
 

@@ -26,7 +26,8 @@ from sscc.passes.shard import Shard
 from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
-from sscc.passes.upstream import UPSTREAM
+from sscc.passes.upstream import ANCHORS, NESTABLE, UPSTREAM, Nested
+from sscc.passes.user_passes import UserPassErrors, load_passes, placed
 
 Step = TypeVar("Step", bound=Pass)
 
@@ -64,6 +65,11 @@ class PassPipelineErrors(ErrorKind):
         "the pass {name} has no option {option!r}, but it has {options}{similar_hint}",
     )
     NO_OPTIONS = UsageError, "the pass {name} has no options, and so not {option!r}"
+    NO_ANCHOR = UsageError, "passes cannot be nested on {anchor}, only on {known}"
+    NOT_NESTED = (
+        UsageError,
+        "the pass {name} works on a module and cannot be nested on {anchor}: these can: {known}",
+    )
     BAD_VALUE = UsageError, "the option {option} of the pass {name} is {value!r}, but it must be of type {type}"
 
 
@@ -92,9 +98,29 @@ REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in _ALL}
 """Every pass by the name that the command line, dumps and tests use."""
 
 
+LOADED: dict[str, type[Pass]] = {}
+"""Passes of the user, by name (`load`)."""
+
+
+def load(sources: Sequence[str]) -> tuple[Pass, ...]:
+    """Load passes of the user (`load_passes`), so that pipelines may name them, and return one of each.
+
+    Raises:
+        UsageError, InputError: as `load_passes`; a pass has the name of another one.
+    """
+    kinds = [(source, kind) for source in sources for kind in load_passes(source)]
+    new: dict[str, type[Pass]] = {}
+    for source, kind in kinds:
+        if kind.name in {*REGISTRY, *UPSTREAM, *new}:
+            raise UserPassErrors.NAME_TAKEN(source=source, name=kind.name)
+        new[kind.name] = kind
+    LOADED.update(new)
+    return tuple(kind() for kind in new.values())
+
+
 def pass_by_name(name: str) -> type[Pass]:
-    """The class of the pass `name`, of ours or of MLIR's own. Raises UsageError for a name that no pass has."""
-    known: dict[str, type[Pass]] = {**REGISTRY, **UPSTREAM}
+    """Return the class of the pass `name`: of sscc, of MLIR, or loaded. Raises UsageError if there is none."""
+    known: dict[str, type[Pass]] = {**REGISTRY, **UPSTREAM, **LOADED}
     if name not in known:
         raise PassPipelineErrors.UNKNOWN_PASS(name=name, passes=sorted(known), similar_hint=did_you_mean(name, known))
     return known[name]
@@ -138,7 +164,14 @@ def _step_of(kind: type[Step], done: Sequence[str]) -> Step | None:
 
 
 def passes_between(
-    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None, shard: Shard | None = None
+    done: tuple[str, ...],
+    level: str,
+    opt_level: int,
+    weights: Weights | None = None,
+    shard: Shard | None = None,
+    *,
+    loaded: Sequence[Pass] = (),
+    from_level: str | None = None,
 ) -> tuple[Pass, ...]:
     """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
     them), up to and including `level`.
@@ -146,10 +179,13 @@ def passes_between(
     Args:
         weights: how weights are to be stored; None for as they are, or as `done` has it.
         shard: how the module is to be cut over ranks; None for not at all, or as `done` has it.
+        loaded: passes of the user that run too (`placed`).
+        from_level: the level of a module whose history does not count: it is gone on with after the last pass that it
+            has been through, with whatever options, or after its level if it has been through none.
 
     Raises:
         UsageError: another optimisation level was at work on the module, or it cannot be cut so, or its weights stored
-            so, any more.
+            so, any more; or a loaded pass has no place.
     """
     stored = weights_of(done)
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
@@ -161,31 +197,66 @@ def passes_between(
         if shard.ranks != cut.ranks:
             raise PassPipelineErrors.OTHER_RANKS(ranks=cut.ranks, other_ranks=shard.ranks)
         raise PassPipelineErrors.OTHER_SUMS(sums=cut.sums, other_sums=shard.sums)
-    steps = pipeline_of(opt_level, weights or stored, shard or cut)
-    names = tuple(map(step_text, steps))
+    plain = pipeline_of(opt_level, weights or stored, shard or cut)
+    steps = placed(plain, loaded)
+    if from_level is not None:
+        return _up_to(level, steps, _first_after(done, from_level, steps))
+    names = tuple(map(step_text, plain))
+    recorded = tuple(step_text(item) for item in steps if item.level)
+    if recorded[: len(done)] == done and recorded != names:
+        number = [place for place, item in enumerate(steps) if item.level][len(done) - 1] + 1 if done else 0
+        return _up_to(level, steps, number)
     if names[: len(done)] != done:
         plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}
         fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
         if fitting:
             raise PassPipelineErrors.OTHER_LEVEL(done=done, opt_level=opt_level, fitting=fitting)
         raise PassPipelineErrors.NO_LEVEL(done=done, opt_level=opt_level)
-    last_level = LEVELS.index(level)
-    return tuple(item for item in steps[len(done) :] if LEVELS.index(item.level) <= last_level)
+    return _up_to(level, steps, steps.index(plain[len(done) - 1]) + 1 if done else 0)
+
+
+def _first_after(done: Sequence[str], level: str, steps: Sequence[Pass]) -> int:
+    """Return the number of the first of `steps` that a module is still to go through."""
+    names = {text.partition("{")[0] for text in done}
+    been = [number for number, item in enumerate(steps) if item.name in names]
+    if not been:
+        been = [number for number, item in enumerate(steps) if item.level == level]
+    return been[-1] + 1 if been else 0
+
+
+def _up_to(level: str, steps: Sequence[Pass], first: int) -> tuple[Pass, ...]:
+    """Return the steps from number `first` on that lead to `level`, and those at that level."""
+    last, result = LEVELS.index(level), []
+    for item in steps[first:]:
+        if item.level and LEVELS.index(item.level) > last:
+            break
+        result.append(item)
+    return tuple(result)
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _STEP = re.compile(r"\s*([a-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+_ANCHOR = re.compile(r"\s*([a-z_]+\.[a-z_]+)\s*\(")
+_MODULE = "builtin.module"
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
-    """The passes of ``name,name{option=value other=value},..``, as MLIR writes pipelines.
+    """Return the passes of ``name,name{option=value other=value},func.func(name,..)``, as MLIR writes pipelines.
+
+    ``builtin.module(..)`` around passes is accepted. Passes of MLIR may be nested on functions; passes of sscc work on
+    the module.
 
     Raises:
-        UsageError: a pass or an option that does not exist, or a value of the wrong type.
+        UsageError: a pass or an option that does not exist, a value of the wrong type, or a pass where it cannot be.
     """
     passes: list[Pass] = []
     position = 0
     while position < len(text):
+        anchor = _ANCHOR.match(text, position)
+        if anchor is not None:
+            inside, position = _nested(text, anchor.end())
+            passes += parse_pipeline(inside) if anchor[1] == _MODULE else [_on(anchor[1], inside)]
+            continue
         match = _STEP.match(text, position)
         if match is None:
             raise PassPipelineErrors.UNREADABLE(text=text[position:])
@@ -193,6 +264,30 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         passes.append(kind(**_options(kind, match.group(2) or "")))
         position = match.end()
     return tuple(passes)
+
+
+def _nested(text: str, start: int) -> tuple[str, int]:
+    """Return the text up to the bracket that closes the one before `start`, and the position of what follows."""
+    depth = 1
+    for position in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0:
+            rest = re.compile(r"\s*(?:,|$)").match(text, position + 1)
+            if rest is None:
+                raise PassPipelineErrors.UNREADABLE(text=text[position + 1 :])
+            return text[start:position], rest.end()
+    raise PassPipelineErrors.UNREADABLE(text=text[start:])
+
+
+def _on(anchor: str, text: str) -> Pass:
+    """Return the pass that runs a pipeline of MLIR's passes on each operation of a kind."""
+    if anchor not in ANCHORS:
+        raise PassPipelineErrors.NO_ANCHOR(anchor=anchor, known=(_MODULE, *ANCHORS))
+    for name in filter(None, (word.strip() for word in text.split(","))):
+        if name not in NESTABLE:
+            pass_by_name(name.partition("{")[0])
+            raise PassPipelineErrors.NOT_NESTED(name=name, anchor=anchor, known=NESTABLE)
+    return Nested(f"{anchor}({','.join(word.strip() for word in text.split(','))})")
 
 
 def _options(kind: type[Pass], text: str) -> dict[str, object]:

@@ -110,7 +110,7 @@ from sscc.ir.stopwatch import Stopwatch, recorded, timed
 from sscc.ir.target import Target, load_target
 from sscc.ir.weight_formats.registry import DENSE, Encoding, Weights
 from sscc.passes.base import Observer, run_passes
-from sscc.passes.pass_pipeline import passes_between, takes_weights
+from sscc.passes.pass_pipeline import load, passes_between, takes_weights
 from sscc.passes.shard import Shard
 from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.contract import prove
@@ -276,8 +276,10 @@ def _compile(options: CompileOptions, source: Source, pack: bool = False) -> Com
     with mlir():
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
-        done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, source.weights, _shard(options))
+        passes = passes_between(
+            passes_done(source.module), options.compile_to, options.opt_level, source.weights, _shard(options),
+            loaded=load(options.load_pass), from_level=get_level(source.module) if options.as_is else None,
+        )  # fmt: skip
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         with timed("verification of passes"):

@@ -29,7 +29,18 @@ def read_dump(path: Path) -> ir.Module:
     Raises:
         InputError: it cannot be read, is not IR, is an excerpt or no dump of sscc, or is not legal at its level.
     """
-    text, name = read_text(path), shown_name(path)
+    return parse_dump(read_text(path), shown_name(path))
+
+
+def parse_dump(text: str, name: str) -> ir.Module:
+    """Return the module of a dump's text, legal at the level that it names. To be called inside `mlir()`.
+
+    Args:
+        name: name of the file, for messages.
+
+    Raises:
+        InputError: as `read_dump`.
+    """
     if text.startswith(EXCERPT):
         what = text.partition("\n")[0].removeprefix(EXCERPT)
         raise DumpErrors.EXCERPT(file=name, what=what)

@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from sscc.compiler.options.versions import own_version, tool_versions
@@ -31,8 +33,17 @@ class LastStep(Observer):
         self.name, self.text = name, text
 
 
-def write_reproducer(folder: Path, text: str, pipeline: str, error: BaseException) -> str:
-    """Writes the folder and returns the command that replays the failure. Raises OutputError."""
+def write_reproducer(
+    folder: Path, text: str, pipeline: str, error: BaseException, loaded: Sequence[str] = ()
+) -> str:
+    """Write the folder and return the command that replays the failure.
+
+    Args:
+        loaded: sources of passes that are loaded, as `--load-pass` takes them.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     versions = {"sscc": own_version(), **tool_versions()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,4 +53,5 @@ def write_reproducer(folder: Path, text: str, pipeline: str, error: BaseExceptio
         (folder / "error.txt").write_text(f"{type(error).__name__}: {error}\n")
     except OSError as problem:
         raise ReproducerErrors.NOT_WRITTEN(folder=folder, reason=problem.strerror or problem) from None
-    return f"sscc opt {folder / 'before.mlir'} --pass-pipeline='{pipeline}'"
+    loading = "".join(f" --load-pass {shlex.quote(source)}" for source in loaded)
+    return f"sscc opt {folder / 'before.mlir'}{loading} --pass-pipeline='{pipeline}'"

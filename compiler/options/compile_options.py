@@ -186,6 +186,10 @@ class CompileOptions:
         golden_prompt_file, golden_tokens: the prompt to record with, and how many tokens to generate.
         dump_ir_dir: where to write numbered dumps of every level and pass.
         compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
+        as_is: with `compile_from`, go on with any module that is legal at its level, whatever passes it has been
+            through.
+        load_pass: Python files with passes of the user, or names of those of installed packages; each pass runs after
+            the ones that it names in `follows`. The files are executed.
         checkpoint: the weights of a dump.
         print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
         ir_function: of printed and dumped modules, what is shown: functions of this name, or pattern; None for all.
@@ -235,6 +239,8 @@ class CompileOptions:
     dump_ir_dir: Path | None = None
     compile_to: str = "schedule"
     compile_from: str | None = None
+    as_is: bool = False
+    load_pass: tuple[str, ...] = ()
     checkpoint: Path | None = None
     print_ir_before: tuple[str, ...] = ()
     print_ir_after: tuple[str, ...] = ()
@@ -326,7 +332,7 @@ class CompileOptions:
 
     def _check_levels(self) -> None:
         if self.compile_from is None:
-            _absent(OptionErrors.ONLY_FOR_DUMPS, checkpoint=self.checkpoint)
+            _absent(OptionErrors.ONLY_FOR_DUMPS, checkpoint=self.checkpoint, as_is=self.as_is or None)
             return
         if LEVELS.index(self.compile_from) >= LEVELS.index(self.compile_to):
             raise OptionErrors.LEVEL_NOT_BELOW(start=self.compile_from, end=self.compile_to)
@@ -483,6 +489,8 @@ class CompileArguments(TypedDict, total=False):
     dump_ir_dir: str | os.PathLike[str] | None
     compile_to: str
     compile_from: str | None
+    as_is: bool
+    load_pass: tuple[str, ...]
     checkpoint: str | os.PathLike[str] | None
     print_ir_before: tuple[str, ...]
     print_ir_after: tuple[str, ...]

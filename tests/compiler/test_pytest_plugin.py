@@ -33,6 +33,22 @@ temperature = 0.9
 seed = 3
 expected_tokens = {tokens}
 """
+PASS_CASE = """
+// CASE: a pass of one's own
+// PASSES: hard-silu
+// CHECK: arith.maximumf
+// CHECK-NOT: math.exp
+module attributes {sscc.level = "graph"} {
+  func.func @gate(%x: f32) -> f32 {
+    %one = arith.constant 1.0 : f32
+    %n = arith.negf %x : f32
+    %e = math.exp %n : f32
+    %s = arith.addf %e, %one : f32
+    %d = arith.divf %one, %s : f32
+    return %d : f32
+  }
+}
+"""
 IR = """
 // CASE: what an artifact is
 // RUN: sscc inspect %S/model.rdu
@@ -133,3 +149,13 @@ def test_a_program_that_is_not_there_fails(repository: pytest.Pytester) -> None:
     result = run(repository, "-k", "text and native")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*none.rdu*"])
+
+
+def test_cases_name_passes_that_are_loaded(pytester: pytest.Pytester) -> None:
+    example = Path(__file__).parents[2] / "examples" / "passes" / "hard_silu.py"
+    pytester.path.joinpath("hard_silu.py").write_text(example.read_text())
+    pytester.path.joinpath("gate.mlir").write_text(PASS_CASE)
+    pytester.makeini("[pytest]\nsscc_load_pass = hard_silu.py\n")
+    pytester.runpytest_subprocess("-p", "sscc.pytest_plugin").assert_outcomes(passed=1)
+    pytester.makeini("[pytest]\n")
+    pytester.runpytest_subprocess("-p", "sscc.pytest_plugin").assert_outcomes(failed=1)

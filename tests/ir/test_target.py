@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,25 @@ def test_another_number_of_sockets() -> None:
     assert target.seconds({"hbm": 8 * 1_600_000_000_000}) == 1.0
     with raises(TargetErrors.NO_SOCKETS, sockets=0):
         target.with_sockets(0)
+
+
+def test_other_figures() -> None:
+    plain = load_target("rdu")
+    values = {"hbm.bandwidth": 3.2e12, "pcus": 500.0, "socket.latency": 1e-6, "launch_seconds": 1e-6}
+    target = plain.with_figures(values)
+    changed = {name: figure for name, figure in target.figures.items() if figure != plain.figures[name]}
+    assert {name: figure.value for name, figure in changed.items()} == values
+    assert {figure.origin for figure in changed.values()} == {"chosen"}
+    assert isinstance(target.units.pcus.value, int)
+    assert target.bandwidth("hbm") == 2 * plain.bandwidth("hbm")
+    assert parse_target(target.to_json(), "it") == target
+    with raises(TargetErrors.UNKNOWN_FIGURE, name="hbm.bandwith"):
+        plain.with_figures({"hbm.bandwith": 1.0})
+    for value in (0.0, -1.0, math.nan, math.inf, 1e31):
+        with raises(TargetErrors.FIGURE, figure="clock"):
+            plain.with_figures({"clock": value})
+    with raises(TargetErrors.PARTIAL_SOCKETS):
+        plain.with_figures({"sockets": 1.5})
 
 
 def test_sockets_need_links() -> None:

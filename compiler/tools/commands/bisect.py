@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options.compile_options import CompileOptions
 from sscc.compiler.options.progress import status
-from sscc.compiler.tools.commands.compile import _add_cache_arguments, _add_graph_arguments
+from sscc.compiler.tools.commands.compile import _add_cache_arguments, _add_graph_arguments, add_load_pass_argument
 from sscc.compiler.tools.commands.noise import add_quiet_argument
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))} (default: 2)"
     )
+    add_load_pass_argument(parser)
     parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
     parser.add_argument(
         "--compile-to", default=LEVELS[-1], choices=LEVELS[1:], metavar="LEVEL", help="stop after this level"
@@ -204,7 +205,7 @@ def _outcomes(
     from sscc.ir.context import parse_module, print_module
     from sscc.ir.levels import passes_done
     from sscc.passes.base import run_passes, step_text
-    from sscc.passes.pass_pipeline import WHOLE, parse_pipeline, passes_between, shard_of
+    from sscc.passes.pass_pipeline import WHOLE, load, parse_pipeline, passes_between, shard_of
     from sscc.passes.shard import Shard
 
     module = source.module
@@ -212,6 +213,7 @@ def _outcomes(
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
             yield bisection.module(shown_name(path), dump)
         return
+    loaded = load(options.load_pass)
     # Before anything runs, which takes a while.
     asked = None if args.pass_pipeline is None else parse_pipeline(args.pass_pipeline)
     if options.compile_from is not None and is_runnable(module):
@@ -221,7 +223,7 @@ def _outcomes(
         return
     done, weights = passes_done(module), source.weights
     shard = None if options.tp is None else Shard(options.tp)
-    steps = passes_between(done, args.compile_to, options.opt_level, weights, shard)
+    steps = passes_between(done, args.compile_to, options.opt_level, weights, shard, loaded=loaded)
     if shard_of(list(map(step_text, steps))).ranks > 1:
         whole = parse_module(print_module(module), str(args.model))
         run_passes(whole, passes_between(done, "graph", options.opt_level, weights, WHOLE))

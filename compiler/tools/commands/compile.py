@@ -224,7 +224,24 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
         "--compile-to", default=LEVELS[-1], choices=LEVELS, metavar="LEVEL", help=f"stop after one of: {levels}"
     )
     group.add_argument("--compile-from", choices=LEVELS[:-1], metavar="LEVEL", help="MODEL is a dump of this level")
+    group.add_argument(
+        "--as-is",
+        action="store_true",
+        help="with --compile-from: go on with any module that is legal at its level, whatever passes have run on it",
+    )
+    add_load_pass_argument(group)
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")
+
+
+def add_load_pass_argument(group: argparse._ActionsContainer) -> None:
+    """Add the option that loads passes of the user."""
+    group.add_argument(
+        "--load-pass",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a file with passes of yours, which is executed, or the name of an installed package's; repeatable",
+    )
 
 
 def add_excerpt_arguments(group: argparse._ActionsContainer) -> None:
@@ -242,7 +259,7 @@ def options_from(args: argparse.Namespace) -> CompileOptions:
     values["weights"], values["weight_format"] = parse_weights(args.weights or "embed")
     if args.no_weights:
         values["weights"] = "none"
-    for name in ("print_ir_before", "print_ir_after"):
+    for name in ("print_ir_before", "print_ir_after", "load_pass"):
         values[name] = tuple(values[name] or ())
     return CompileOptions(**values)
 

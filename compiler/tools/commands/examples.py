@@ -46,6 +46,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("sizes, bytes and modelled times", "sscc inspect model.rdu"),
         ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
         ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
+        ("stages, on a machine with another bandwidth", "sscc inspect model.rdu --stages --set hbm.bandwidth=3.2e12"),
+        ("a decode step over bandwidths", "sscc inspect model.rdu --sweep hbm.bandwidth=1e12..4e12:7 --plot sweep.svg"),
     ),
     "report": (
         ("one page, to be opened in a browser", "sscc report model.rdu"),

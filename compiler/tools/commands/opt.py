@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.tools.commands.compile import add_excerpt_arguments
-from sscc.ir.errors import ErrorKind, InternalError, SsccError, UsageError, printable
+from sscc.compiler.tools.commands.compile import add_excerpt_arguments, add_load_pass_argument
+from sscc.ir.errors import CheckError, ErrorKind, InternalError, SsccError, UsageError, printable
 
 if TYPE_CHECKING:
     from torch_mlir import ir
 
     from sscc.compiler.driver.printing import Excerpt
+    from sscc.compiler.tools.testing.expected_diagnostics import Diagnostic
     from sscc.passes.base import Pass, PassTime
+
+SEPARATOR = "// -----"
+_SPLIT = re.compile(r"^// -----.*\n", re.MULTILINE)
 
 
 class OptCommandErrors(ErrorKind):
     NO_FILE = UsageError, "give the .mlir file to run passes on, or --list-passes or --explain PASS"
+    DIAGNOSTICS_DIFFER = CheckError, "{name}: {count} diagnostics are not the expected ones"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pass-pipeline",
         metavar="PASSES",
-        help="'name,name{option=value}', of ours and MLIR's own, see --list-passes (default: none)",
+        help="'name,name{option=value},func.func(name,..)', of sscc and of MLIR, see --list-passes (default: none)",
     )
+    add_load_pass_argument(parser)
     parser.add_argument(
         "--no-verify-each",
         dest="verify_each",
@@ -39,6 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
     parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
+    parser.add_argument(
+        "--split-input-file",
+        action="store_true",
+        help=f"the file holds several modules with lines {SEPARATOR} between them: run the passes on each",
+    )
+    parser.add_argument(
+        "--verify-diagnostics",
+        action="store_true",
+        help="check that the errors are those that comments expect, as `// expected-error@+1 {{text}}`",
+    )
     parser.add_argument(
         "--print-ir-before", action="append", default=[], metavar="PASS", help="on stderr; a name or all"
     )
@@ -54,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from sscc.passes.pass_pipeline import load
+
+    load(args.load_pass)
     if args.list_passes:
         return _list_passes()
     if args.explain is not None:
@@ -65,13 +86,15 @@ def main(args: argparse.Namespace) -> int:
 
 def _list_passes() -> int:
     from sscc.passes.base import summary_of
-    from sscc.passes.pass_pipeline import REGISTRY
+    from sscc.passes.pass_pipeline import LOADED, REGISTRY
     from sscc.passes.upstream import UPSTREAM
 
     for name, kind in REGISTRY.items():
         print(f"{name:26} {kind.level:8} {summary_of(kind)}")
     for name, other in UPSTREAM.items():
-        print(f"{name:26} {'any':8} {inspect.getdoc(other)} (MLIR's own)")
+        print(f"{name:26} {'any':8} {inspect.getdoc(other)} (MLIR)")
+    for name, loaded in LOADED.items():
+        print(printable(f"{name:26} {loaded.level or 'any':8} {summary_of(loaded)} (loaded)"))
     return 0
 
 
@@ -82,10 +105,11 @@ def _explain(name: str) -> int:
 
     kind = pass_by_name(name)
     if name in UPSTREAM:
-        print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR's own, which no compilation runs.\n\nNo options.")
+        print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR, which no compilation runs.\n\nNo options.")
         return 0
     print(inspect.getdoc(inspect.getmodule(kind)))
-    print(f"\nTakes a module of level {' or '.join(kind.takes)}, and leaves one of level {kind.level}.")
+    takes = f"of level {' or '.join(kind.takes)}" if kind.takes else "of any level"
+    print(f"\nTakes a module {takes}, and leaves one of {f'level {kind.level}' if kind.level else 'the same level'}.")
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
     for option, (type_, default) in options.items():
@@ -94,23 +118,29 @@ def _explain(name: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from sscc.compiler.driver.dumps import read_dump
     from sscc.compiler.driver.printing import Excerpt
     from sscc.ir.context import mlir
+    from sscc.ir.files import read_text, shown_name
     from sscc.passes.pass_pipeline import parse_pipeline
 
     excerpt = Excerpt(args.ir_function, args.ir_locations)
     passes = parse_pipeline(args.pass_pipeline or "")
+    name, text = shown_name(args.file), read_text(args.file)
+    parts = list(_parts(text)) if args.split_input_file else [(1, text)]
+    results: list[str] = []
+    wrong: list[str] = []
     with mlir():
-        module = read_dump(args.file)
-        times = _run_passes(module, passes, args, excerpt)
-        result = excerpt.of_result(module)
-    for item in times:
-        if args.timing:
-            print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
-        if args.pass_statistics:
-            for what, number in item.statistics.items():
-                print(printable(f"{number:9d}  {item.name}: {what}"), file=sys.stderr)
+        for first, part in parts:
+            text = "\n" * (first - 1) + part  # so that errors name lines of the file
+            if args.verify_diagnostics:
+                wrong += _verified(text, name, passes, args, excerpt, results)
+            else:
+                results.append(_result(text, name, passes, args, excerpt))
+    if wrong:
+        for line in wrong:
+            print(printable(line), file=sys.stderr)
+        raise OptCommandErrors.DIAGNOSTICS_DIFFER(name=name, count=len(wrong))
+    result = f"\n{SEPARATOR}\n".join(results)
     if args.output is None:
         sys.stdout.write(result)
     else:
@@ -120,10 +150,74 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _parts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts of a text between lines that begin with SEPARATOR, each with the number of its first line."""
+    begins = [0, *(match.end() for match in _SPLIT.finditer(text))]
+    ends = [*(match.start() for match in _SPLIT.finditer(text)), len(text)]
+    for begin, end in zip(begins, ends, strict=True):
+        if text[begin:end].strip():
+            yield text[:begin].count("\n") + 1, text[begin:end]
+
+
+def _result(
+    text: str, name: str, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt
+) -> str:
+    """Return what is printed of a module once the passes have run on it."""
+    from sscc.compiler.driver.dumps import parse_dump
+
+    module = parse_dump(text, name)
+    for item in _run_passes(module, passes, args, excerpt):
+        if args.timing:
+            print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
+        if args.pass_statistics:
+            for what, number in item.statistics.items():
+                print(printable(f"{number:9d}  {item.name}: {what}"), file=sys.stderr)
+    return excerpt.of_result(module)
+
+
+def _verified(
+    text: str, name: str, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt, results: list[str]
+) -> list[str]:
+    """Run the passes on a text, add the result if there is one, and return in what way the diagnostics differ
+    from the expected ones."""
+    from sscc.compiler.tools.testing.expected_diagnostics import Diagnostic, differences, read_expected
+
+    with _diagnostics() as found:
+        try:
+            results.append(_result(text, name, passes, args, excerpt))
+        except SsccError as error:
+            place = re.search(rf"(?:{re.escape(name)}|(?<![\w.])-):(\d+)(?::\d+)?", str(error))
+            found.append(Diagnostic("error", None if place is None else int(place[1]), str(error)))
+    return differences(read_expected(text), found, name)
+
+
+@contextmanager
+def _diagnostics() -> Iterator[list[Diagnostic]]:
+    """Collect the diagnostics of MLIR that are no part of an error."""
+    from torch_mlir import ir
+
+    from sscc.compiler.tools.testing.expected_diagnostics import Diagnostic
+    from sscc.ir.locations import text_place
+
+    found: list[Diagnostic] = []
+
+    def note(diagnostic: Any) -> bool:
+        place = text_place(diagnostic.location)
+        severity = str(diagnostic.severity).rpartition(".")[2].lower()
+        found.append(Diagnostic(severity, None if place is None else place[0], str(diagnostic.message)))
+        return True
+
+    handler = ir.Context.current.attach_diagnostic_handler(note)
+    try:
+        yield found
+    finally:
+        handler.detach()
+
+
 def _run_passes(
     module: ir.Module, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt
 ) -> list[PassTime]:
-    """Runs the passes; a failure that is not the model's fault leaves a reproducer behind."""
+    """Run the passes. A failure that is not the model's fault leaves a reproducer behind."""
     from sscc.compiler.driver.printing import IrPrinter
     from sscc.compiler.driver.reproducer import LastStep, write_reproducer
     from sscc.passes.base import run_passes
@@ -138,6 +232,6 @@ def _run_passes(
             raise
         names = [item.name for item in passes]
         rest = pipeline_text(passes[names.index(last.name) :])
-        command = write_reproducer(args.reproducer / last.name, last.text, rest, error)
+        command = write_reproducer(args.reproducer / last.name, last.text, rest, error, args.load_pass)
         print(f"the pass {last.name} failed; this shows it again:\n  {command}", file=sys.stderr)
         raise

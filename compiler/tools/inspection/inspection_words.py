@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sscc.ir.layer_state.codecs import RowCodec
     from sscc.ir.layer_state.selectors import RowSelector
     from sscc.ir.layer_state.stores import RowStore
+    from sscc.runtime.timing import Timing
 
 SHOWN_KERNELS = 5
 
@@ -136,6 +137,29 @@ def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
 def slots_in_words(i: Inspection) -> str:
     """What a modelled decode step is of."""
     return f"{i.signature.batch} slot{'s' * (i.signature.batch > 1)} of {i.context} tokens"
+
+
+def stage_lines(entry: str, timing: Timing) -> Iterator[str]:
+    """Yield a table of the stages of one call of an entry, in the order in which they fire.
+
+    The share is that of the stage's busy time in the time of the call; stages run side by side, so that shares add up
+    to more than 100 %.
+    """
+    stages = timing.stages()
+    width = max((len(stage.stage) + 2 for stage in stages), default=0)
+    figures = f"{'firings':>9} {'bytes':>12} {'operations':>11} {'busy':>12} {'share':>7}  bound"
+    yield f"{'stages of ' + entry:{width}} {figures}"
+    pipeline = ("", "")
+    for stage in stages:
+        if (stage.kernel, stage.pipeline) != pipeline:
+            pipeline = stage.kernel, stage.pipeline
+            yield ".".join(pipeline)
+        name = f"  {stage.stage}"
+        moved = sum(nbytes for tier, nbytes in stage.nbytes.items() if tier != ON_CHIP)
+        yield (
+            f"{name:{width}} {stage.firings:9} {format_bytes(moved):>12} {stage.operations:11.4g} "
+            f"{format_seconds(stage.busy_seconds):>12} {100 * stage.busy_seconds / timing.seconds:6.1f}%  {stage.bound}"
+        )
 
 
 def _times(i: Inspection) -> Iterator[str]:

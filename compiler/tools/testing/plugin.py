@@ -3,6 +3,9 @@
 * `*.mlir` files with `// CASE:` lines: a test per case (`sscc.compiler.tools.testing.ir_cases`).
 * `golden/*.toml`: a test per case and interpreter (golden_cases.py). The option `sscc_golden` of
   pytest's ini file has other patterns.
+
+The option `sscc_load_pass` names files with passes of the user, relative to pytest's root folder, or passes of
+installed packages. Cases may name these passes.
 """
 
 from __future__ import annotations
@@ -26,6 +29,15 @@ _PROGRAMS = pytest.StashKey["Programs"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("sscc_golden", "patterns of files with golden cases of sscc", type="args", default=[GOLDEN_FILES])
+    parser.addini("sscc_load_pass", "files with passes, which IR cases may name", type="args", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sources: list[str] = config.getini("sscc_load_pass")
+    if sources:
+        from sscc.passes.pass_pipeline import load
+
+        load([str(config.rootpath / source) if source.endswith(".py") else source for source in sources])
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:

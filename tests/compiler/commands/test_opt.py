@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import sscc
 from sscc.compiler.driver.dumps import DumpErrors
 from sscc.compiler.driver.printing import IrPrintingErrors
+from sscc.compiler.options.compile_options import OptionErrors
 from sscc.compiler.tools.commands.cli import main
 from sscc.compiler.tools.commands.opt import OptCommandErrors
 from sscc.ir.context import IrTextErrors, mlir, parse_module, print_module
@@ -91,7 +93,7 @@ def test_a_pass_of_mlirs_own_stays_at_its_level_and_is_not_noted(
     assert 'sscc.level = "kernels"' in out
     assert "sscc.passes" not in out
     assert main(["opt", "--explain", name]) == 0
-    assert "MLIR's own" in capsys.readouterr().out
+    assert "A pass of MLIR" in capsys.readouterr().out
 
 
 def test_writes_to_a_file(dump: Path, tmp_path: Path) -> None:
@@ -231,3 +233,104 @@ def test_an_illegal_dump_is_the_persons_not_a_bug(dump: Path, capsys: pytest.Cap
     assert message == f"sscc: error: {error}"
     assert shown == f"  {line}"
     assert line[error.fields["column"] - 1 :].startswith("math.tanh")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("func.func(cse,canonicalize)", 1), ("builtin.module(func.func(cse),merge-equal-kernels),sccp", 3), ("", 0)],
+)
+def test_nested_pipelines(text: str, count: int) -> None:
+    passes = parse_pipeline(text)
+    assert len(passes) == count
+    assert parse_pipeline(pipeline_text(passes)) == passes
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields"),
+    [
+        ("func.func(kernel-looping)", PassPipelineErrors.NOT_NESTED, {"name": "kernel-looping", "anchor": "func.func"}),
+        ("func.func(symbol-dce)", PassPipelineErrors.NOT_NESTED, {"name": "symbol-dce"}),
+        ("func.func(nothing)", PassPipelineErrors.UNKNOWN_PASS, {"name": "nothing"}),
+        ("scf.for(cse)", PassPipelineErrors.NO_ANCHOR, {"anchor": "scf.for"}),
+        ("func.func(cse", PassPipelineErrors.UNREADABLE, {"text": "cse"}),
+        ("func.func(cse))", PassPipelineErrors.UNREADABLE, {"text": ")"}),
+    ],
+)
+def test_malformed_nests(text: str, kind: PassPipelineErrors, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
+        parse_pipeline(text)
+
+
+def test_calls_are_inlined_and_functions_that_nobody_calls_removed(
+    dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["opt", str(dump), "--pass-pipeline", "inline,func.func(canonicalize),symbol-dce"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("math.tanh") == 2
+    assert "func.func private" not in out
+
+
+PARTS = """module attributes {sscc.level = "graph"} {
+  func.func @a(%x: tensor<2xf32>) -> tensor<2xf32> {
+    // expected-error@+1 {{undeclared SSA value}}
+    %y = math.exp %z : tensor<2xf32>
+    return %y : tensor<2xf32>
+  }
+}
+// ----- a line between two modules
+module attributes {sscc.level = "graph"} {
+  func.func @a(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %y = math.exp %z : tensor<2xf32>
+    // expected-error-re@above {{undeclared SSA {{value|name}} name}}
+    return %y : tensor<2xf32>
+  }
+}
+// -----
+// expected-error@unknown {{takes a module of level fused}}
+module attributes {sscc.level = "graph"} {
+  func.func @a(%x: tensor<2xf32>) -> tensor<2xf32> {
+    return %x : tensor<2xf32>
+  }
+}
+"""
+
+
+def test_expected_diagnostics_of_several_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "parts.mlir"
+    path.write_text(PARTS)
+    words = ["opt", str(path), "--split-input-file", "--verify-diagnostics", "--pass-pipeline", "tile-stages"]
+    assert main(words) == 0
+    path.write_text(PARTS.replace("undeclared SSA value}}", "something else}}").replace("level fused", "level x"))
+    assert main(words) == 4
+    found = re.findall(r"parts.mlir:?(\d*):? (expected|unexpected) error", capsys.readouterr().err)
+    assert sorted(found) == [("", "unexpected"), ("17", "expected"), ("3", "expected"), ("4", "unexpected")]
+    check(reported(words), OptCommandErrors.DIAGNOSTICS_DIFFER, name=str(path), count=4)
+
+
+def test_modules_that_are_split_are_printed_one_after_another(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = tmp_path / "both.mlir"
+    both.write_text(f"{dump.read_text()}\n// -----\n{dump.read_text()}")
+    assert main(["opt", str(both), "--split-input-file", "--pass-pipeline", "merge-equal-kernels"]) == 0
+    first, second = capsys.readouterr().out.split("\n// -----\n")
+    assert first == second
+    assert first.count("func.func private") == 1
+    both.write_text(f"{dump.read_text()}\n// -----\nnothing")
+    line = dump.read_text().count("\n") + 3
+    error = reported(["opt", str(both), "--split-input-file"])
+    assert error is not None
+    assert f"both.mlir:{line}:1" in str(error.fields["diagnostic"])
+
+
+def test_what_opt_prints_goes_on(dump: Path, tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "models" / "tiny"
+    graph, kernels, out = (str(tmp_path / name) for name in ("graph.mlir", "kernels.mlir", "out.rdu"))
+    words = ["--max-context", "64", "--kv-budget", "64"]
+    assert main(["compile", str(model), "--compile-to", "graph", "-o", graph, "-q", *words]) == 0
+    assert main(["opt", graph, "--pass-pipeline", "func.func(cse),outline-kernels", "-o", kernels]) == 0
+    on = ["compile", kernels, "--compile-from", "kernels", "--checkpoint", str(model), "-o", out, "-q"]
+    check(reported(on), PassPipelineErrors.OTHER_LEVEL)
+    assert main([*on, "--as-is", "--no-native-code"]) == 0
+    assert sscc.load(out, interpreter="reference").prefill(0, [1, 2, 3]).shape == (200,)
+    check(reported(["compile", str(model), "--as-is"]), OptionErrors.ONLY_FOR_DUMPS, option="--as-is")

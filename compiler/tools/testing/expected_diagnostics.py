@@ -1,0 +1,106 @@
+"""Diagnostics that a text of IR expects, in comments as `mlir-opt --verify-diagnostics` has them::
+
+    // expected-error@+1 {{part of the message}}
+    // expected-error-re@below {{a regular {{expression}}}}
+    // expected-error@unknown {{a message without a line}}
+
+The place is that of the comment, `@+N` or `@-N` lines from it, `@N` for a line of the file, `@above`, `@below`, or
+`@unknown` for a message that names no line. Regular expressions stand in inner double braces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_EXPECTED = re.compile(
+    r"//\s*expected-(?P<severity>error|warning|remark|note)(?P<re>-re)?(?:@(?P<place>[+-]?\d+|above|below|unknown))?"
+    r"\s*(?P<count>\d+)?\s*\{\{(?P<text>.*)\}\}"
+)
+_INNER = re.compile(r"\{\{(.*?)\}\}")
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A message about a text.
+
+    Attributes:
+        severity: "error", "warning", "remark" or "note".
+        line: of the text, from 1; None if it names none.
+    """
+
+    severity: str
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An expected diagnostic.
+
+    Attributes:
+        pattern: that the message contains.
+        at: line of the comment.
+    """
+
+    severity: str
+    line: int | None
+    pattern: re.Pattern[str]
+    text: str
+    at: int
+
+    def fits(self, diagnostic: Diagnostic) -> bool:
+        """Return True if a diagnostic is the expected one."""
+        same = (diagnostic.severity, diagnostic.line) == (self.severity, self.line)
+        return same and self.pattern.search(diagnostic.message) is not None
+
+
+def read_expected(text: str) -> list[Expected]:
+    """Return the diagnostics that a text expects, in their order."""
+    return [item for number, line in enumerate(text.split("\n"), 1) for item in _in_line(number, line)]
+
+
+def _in_line(number: int, line: str) -> Iterator[Expected]:
+    match = _EXPECTED.search(line)
+    if match is None:
+        return
+    pattern = _pattern(match["text"]) if match["re"] else re.compile(re.escape(match["text"]))
+    for _ in range(int(match["count"] or 1)):
+        yield Expected(match["severity"], _line(match["place"], number), pattern, match["text"], number)
+
+
+def _line(place: str | None, number: int) -> int | None:
+    if place == "unknown":
+        return None
+    if place in (None, "above", "below"):
+        return number + {None: 0, "above": -1, "below": 1}[place]
+    assert place is not None
+    return number + int(place) if place[0] in "+-" else int(place)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return the expression of a text in which parts in double braces are expressions."""
+    parts = _INNER.split(text)
+    return re.compile("".join(part if index % 2 else re.escape(part) for index, part in enumerate(parts)))
+
+
+def differences(expected: Sequence[Expected], found: Sequence[Diagnostic], name: str) -> list[str]:
+    """Return a line for each expected diagnostic that was not found, and for each that was not expected.
+
+    Args:
+        name: name of the file.
+    """
+    left = list(found)
+    missing = []
+    for item in expected:
+        fitting = next((diagnostic for diagnostic in left if item.fits(diagnostic)), None)
+        if fitting is None:
+            missing.append(f"{name}:{item.at}: expected {item.severity} was not found: {item.text}")
+        else:
+            left.remove(fitting)
+    places = [name if each.line is None else f"{name}:{each.line}" for each in left]
+    return [*missing, *(f"{place}: unexpected {each}" for place, each in zip(places, left, strict=True))]
