@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import sscc
+from sscc.compiler.options.option import described_fields, records_of
 from sscc.compiler.tools.commands.examples import EXAMPLES
 from sscc.compiler.tools.commands.parser import build_parser, command_parsers, help_of
 from sscc.ir import cache_plan, looping, operations, schedule, target
@@ -170,6 +171,9 @@ def _class(name: str, value: type) -> Iterator[str]:
     if own is not None:
         yield f"```python\nsscc.{name}{_signature(own)}\n```"
     yield markdown(inspect.getdoc(value) or "", "python")
+    if dataclasses.is_dataclass(value) and records_of(value):
+        rows = [f"| `{name}` | `{_cell(kind)}` | {_cell(text)} |" for name, kind, text in described_fields(value)]
+        yield "\n".join(["| field | type | |", "|---|---|---|", *rows])
     for member, item in vars(value).items():
         inner = item.__func__ if isinstance(item, classmethod | staticmethod) else item
         if member.startswith("_") or not inspect.getdoc(inner):
@@ -179,6 +183,10 @@ def _class(name: str, value: type) -> Iterator[str]:
             yield markdown(inspect.getdoc(inner) or "", "python")
         elif inspect.isfunction(inner):
             yield from _callable(f"### {name}.{member}", member, inner)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _callable(heading: str, name: str, function: Any) -> Iterator[str]:

@@ -74,7 +74,8 @@ from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.special_tokens import check_vocabulary
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.interpret.signatures import program_signature, query_heads
-from sscc.compiler.options.compile_options import OF_BUDGETS, CompileOptions, ProgramShape
+from sscc.compiler.options.compile_options import CompileOptions, ProgramShape
+from sscc.compiler.options.option import flag_of, records_of
 from sscc.compiler.options.outputs import write_text
 from sscc.compiler.options.warning import SsccWarning, collecting, warn
 from sscc.ir.context import mlir, print_module
@@ -421,7 +422,8 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
         governed = count_governed(captured.prefill, context)
         geometry = shape.geometry_of(governed)
         _check_rule(shape, not governed)
-    given = [f"--{name.replace('_', '-')}" for name in OF_BUDGETS if getattr(options, name) is not None]
+    deciding = [name for name, record in records_of(CompileOptions).items() if record.rows]
+    given = [flag_of(name) for name in deciding if getattr(options, name) is not None]
     chosen = chosen_layers(captured)
     if chosen and given:
         warn(CompilationWarnings.INDEXED(count=len(chosen), options=given))

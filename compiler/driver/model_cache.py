@@ -17,12 +17,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.driver.referred_checkpoints import EXPORTED, files_of, is_remembered, remember
+from sscc.compiler.options.compile_options import CompileOptions
 from sscc.compiler.options.garbage import collected_rarely
+from sscc.compiler.options.option import flag_of, records_of
 from sscc.compiler.options.progress import status
 from sscc.compiler.options.versions import compiler_digest, own_version, tool_versions
 from sscc.ir.errors import ErrorKind, InputError
@@ -52,28 +54,29 @@ class ModelCacheErrors(ErrorKind):
     NO_FILES = InputError, "{path} is no model, artifact or adapter: it has neither a config nor weights"
 
 
-@dataclass(frozen=True)
+OF_MODELS = tuple(name for name, record in records_of(CompileOptions).items() if record.of_models)
+"""Options of a compilation that commands which take a model pass on."""
+
+
 class ModelOptions:
-    """The options of a compilation that a command may pass on; None is the default.
+    """Values of the options in `OF_MODELS`; None is the default.
 
     Attributes:
-        kv_budget, max_context, batch, kv_dtype, kv_policy, dtype: see `CompileOptions`.
-        weights: a format, "keep" or "dense".
-        lora: a folder with an adapter.
+        values: by name. `weights` is a format, "keep" or "dense".
     """
 
-    kv_budget: int | None = None
-    max_context: int | None = None
-    batch: int | None = None
-    kv_dtype: str | None = None
-    kv_policy: str | None = None
-    dtype: str | None = None
-    weights: str | None = None
-    lora: Path | None = None
+    def __init__(self, **values: Any) -> None:
+        assert {*values} <= {*OF_MODELS}
+        self.values: dict[str, Any] = {name: values.get(name) for name in OF_MODELS}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OF_MODELS:
+            return self.values[name]
+        raise AttributeError(name)
 
     def given(self) -> list[str]:
         """Return the options that are not at their default, as they are written."""
-        return [f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value is not None]
+        return [flag_of(name) for name, value in self.values.items() if value is not None]
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ def _digest_of(model: Path, *, imports: bool = False) -> str:
 
 
 def _key(digest: str, options: ModelOptions) -> str:
-    given: dict[str, Any] = asdict(options)
+    records = records_of(CompileOptions)
+    given: dict[str, Any] = {name: value for name, value in options.values.items() if records[name].identity}
     if options.lora is not None:
         given["lora"] = _digest_of(options.lora)
     if options.max_context is None:
@@ -197,7 +201,7 @@ def _write(name: str, note: Mapping[str, Any]) -> None:
 
 
 def _note_use(name: str, model: Path, options: ModelOptions) -> None:
-    given = {name: value for name, value in asdict(options).items() if value is not None}
+    given = {name: value for name, value in options.values.items() if value is not None}
     if options.lora is not None:
         given["lora"] = str(options.lora.resolve())
     _write(f"{name}/{NOTE}", {"model": str(model.resolve()), "options": given, "used": time.time()})
@@ -220,7 +224,6 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
     """Compile a model into a folder of the cache, which then is there as a whole."""
     from sscc.compiler.driver.driver import compile_model
     from sscc.compiler.frontend.checkpoint import open_checkpoint
-    from sscc.compiler.options.compile_options import CompileOptions
     from sscc.ir.weight_formats.registry import parse_format
 
     folder = make_cache_folder(MODELS)
@@ -229,7 +232,7 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
             Stopwatch(entered=lambda phase: update(f"compiling {model.name}: {phase}"))
         ):
             checkpoint = open_checkpoint(model)
-            values = asdict(options)
+            values = dict(options.values)
             weights = values.pop("weights")
             if options.max_context is None:
                 values["max_context"] = _default_context(checkpoint, options.batch or 1)

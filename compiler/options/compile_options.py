@@ -7,11 +7,12 @@ model. Nothing heavy is imported here, so the command line can describe its opti
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
 from sscc.compiler.options.layer_topk import LayerTopk
+from sscc.compiler.options.option import check_options, flag_of, option, records_of
 from sscc.compiler.options.outputs import StdoutErrors, refuse_stdout
 from sscc.compiler.options.policy import WHOLE_PROMPT, Policy, Rule, policy_of
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
@@ -139,120 +140,183 @@ class ProgramShape:
         return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
 
 
-OF_BUDGETS = (
-    *("kv_sink", "kv_recent", "kv_topk", "kv_topk_per_layer", "kv_budget", "kv_obs", "kv_pool", "kv_pool_mode"),
-    *("kv_policy", "kv_landmark_bits", "kv_fetch", "kv_rows"),
-)
-"""Options that say which rows a layer keeps that attends to all positions."""
-_RECORDED = (
-    *OF_BUDGETS,
-    *("kv_dtype", "max_context", "batch", "prefill_chunk", "dtype"),
-)
-"""Options whose effect a dump holds."""
+CACHE, GRAPH, CONTENT, IR = (
+    "cache (rows are tokens, per layer and KV head)", "static graphs", "contents of the artifact",
+    "intermediate representation",
+)  # fmt: skip
+"""Headings of help."""
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What to compile and how; None means "the default that fits the model".
+    """Options of a compilation. None stands for the default that fits the model.
 
-    Attributes:
-        model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
-        tp: ranks that run the program together, each with a part of its weights; None for 1.
-        tp_sums: as what ranks exchange their parts of sums: "f32", as they are accumulated, or "model", rounded to the
-            program's dtype before.
-        output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
-        config: a config.json for a .pt file that holds a bare state_dict.
-        trust_pt2: load a .pt2 with torch's own reader, which executes code that the file holds.
-        lora: a folder with a LoRA adapter, which is merged into the weights.
-        kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
-        kv_topk_per_layer: in place of `kv_topk`, what each layer selects: numbers, "pyramid:FIRST,LAST" or a file.
-        kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
-        kv_obs: last prompt queries that score the prompt.
-        kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
-        kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step; a file, or
-            a `sscc.Policy` or subclass of it, the end of the prompt by a rule of one's own. Of a rule this is a `Rule`.
-        kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
-        kv_fetch: with "query", the most rows that a step brings from the store per KV head; None for no limit.
-        kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
-            is kept for it.
-        kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
-            "int4", with a scale for every 32.
-        weight_format: how the weights of products are stored: a format; "keep" as the checkpoint has them; "dense" as
-            numbers of the program's dtype; None for "keep" where the checkpoint is quantized and "dense" elsewhere.
-        max_context: longest sequence, prompt plus new tokens; at most the model's own.
-        weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
-        save_golden: record eager PyTorch's outputs for `sscc run --check`.
-        golden_prompt_file, golden_tokens: the prompt to record with, and how many tokens to generate.
-        dump_ir_dir: where to write numbered dumps of every level and pass.
-        compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
-        as_is: with `compile_from`, go on with any module that is legal at its level, whatever passes it has been
-            through.
-        load_pass: Python files with passes of the user, or names of those of installed packages; each pass runs after
-            the ones that it names in `follows`. The files are executed.
-        checkpoint: the weights of a dump.
-        print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
-        ir_function: of printed and dumped modules, what is shown: functions of this name, or pattern; None for all.
-        ir_locations: whether these say where in the model operations come from.
-        timing: report the seconds of each pass.
-        pass_statistics: report what each pass counted.
-        pack_for: the backend that executes the artifact: weights are packed as it reads them, and tiles have its sizes.
-            Other backends execute the artifact too, once they have unpacked the weights.
-        native_code: whether to put code for this CPU into the user's cache; the default is $SSCC_NATIVE_CODE, 0 for
-            no. Without it the native interpreter compiles the schedule when it is first run.
+    The record of each field says what it does. `kv_policy` may also be a `sscc.Policy` or a subclass of it; the field
+    then has the `Rule`.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
     """
 
     model: Path
-    output: Path | None = None
-    target: str = "rdu"
-    config: Path | None = None
-    trust_pt2: bool = False
-    lora: Path | None = None
-    kv_sink: int | None = None
-    kv_recent: int | None = None
-    kv_topk: int | None = None
-    kv_topk_per_layer: str | None = None
-    kv_budget: int | None = None
-    kv_obs: int | None = None
-    kv_pool: int | None = None
-    kv_pool_mode: str | None = None
-    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = None
-    kv_landmark_bits: int | None = None
-    kv_fetch: int | None = None
-    kv_rows: str | None = None
-    kv_dtype: str | None = None
-    max_context: int | None = None
-    batch: int | None = None
-    prefill_chunk: int | None = None
-    dtype: str | None = None
-    tp: int | None = None
-    tp_sums: str = SUMS[0]
-    opt_level: int = 2
-    weights: str = "embed"
+    output: Path | None = option(
+        None, "artifact to write; - for stdout, of a lower level's text", "OUT", flags=("-o", "--output"),
+        default="MODEL's stem + .rdu, in this folder", identity=False,
+    )  # fmt: skip
+    target: str = option("rdu", "machine to compile for, rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
+    config: Path | None = option(
+        None, "config.json for a .pt with a bare state_dict", "FILE", in_dump=True
+    )
+    trust_pt2: bool = option(False, "load a .pt2 with torch's own reader, which runs code from the file")
+    lora: Path | None = option(
+        None, "LoRA adapter to merge into the weights, as PEFT saves it", "FOLDER", group=CONTENT,
+        of_models=True,
+    )  # fmt: skip
+    kv_sink: int | None = option(
+        None, "attention sinks: first tokens, which always stay", "ROWS", group=CACHE, default=str(DEFAULT_SINK),
+        least=0, rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_recent: int | None = option(
+        None, "newest tokens, which always stay", "ROWS", group=CACHE, default=f"up to {DEFAULT_RECENT}", least=1,
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_topk: int | None = option(
+        None, "tokens selected from the prompt, 0 for StreamingLLM", "ROWS", group=CACHE,
+        default="the rest of the budget", least=0, rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_topk_per_layer: str | None = option(
+        None, "--kv-topk of each layer: numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
+        default="the same in all", rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_budget: int | None = option(
+        None, "total cache rows; rows not used by sinks and newest tokens hold the selected ones", "ROWS", group=CACHE,
+        default=f"{DEFAULT_BUDGET}, or a 16th of the context where that is more", model_default="by the context",
+        least=1, of_models=True, rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_obs: int | None = option(
+        None, "last queries of the prompt, which score its tokens", "N", group=CACHE, default=str(DEFAULT_OBS), least=1,
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_pool: int | None = option(
+        None, "width of the pooling over scores, an odd number", "N", group=CACHE, default=str(DEFAULT_POOL), least=1,
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_pool_mode: str | None = option(
+        None, f"kind of the pooling: {' or '.join(POOL_MODES)}", "MODE", group=CACHE, default=POOL_MODES[0],
+        choices=POOL_MODES, rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = option(
+        None, f"{KV_POLICIES[0]}: the end of the prompt selects rows, once; {KV_POLICIES[1]}: all rows stay and every "
+        "step selects; FILE.py or FILE.py:CLASS: a rule of yours selects at the end of the prompt, and its file is "
+        "executed", "NAME", group=CACHE, flags=("--kv-policy", "--policy"), default=KV_POLICIES[0],
+        model_choices=KV_POLICIES, model_help=f"one of: {', '.join(KV_POLICIES)}", of_models=True,
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_landmark_bits: int | None = option(
+        None, "with --kv-policy query: bits of a number in the copies of keys by which a step selects, 1, 2, 4, or 16 "
+        "for the keys themselves", "BITS", group=CACHE, default=str(DEFAULT_LANDMARK_BITS), rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_fetch: int | None = option(
+        None, "with --kv-policy query: most rows that a step fetches from the store per KV head, up to --kv-topk; it "
+        "attends to these and to rows that stay from the step before", "ROWS", group=CACHE, default="no limit",
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_rows: str | None = option(
+        None, f"place of selected rows: {KV_ROWS[0]}, a copy in the cache, or {KV_ROWS[1]}, the prompt's K and V",
+        "WHERE", group=CACHE, default=f"{KV_ROWS[0]}, and {KV_ROWS[1]} with --kv-policy query", choices=KV_ROWS,
+        rows=True, in_dump=True,
+    )  # fmt: skip
+    kv_dtype: str | None = option(
+        None, f"type of cache rows: {KV_DTYPES[0]}, the program's dtype; {KV_DTYPES[1]}, codes of 8 bits with a scale "
+        f"per row; {KV_DTYPES[2]}, codes of 4 bits with a scale for 32 numbers", "TYPE", group=CACHE,
+        default=KV_DTYPES[0], choices=KV_DTYPES, of_models=True, in_dump=True,
+    )  # fmt: skip
+    max_context: int | None = option(
+        None, "longest sequence, prompt and answer together", "TOKENS", group=GRAPH, default="the model's",
+        model_default="the model's own, if its states fit the memory", least=1, of_models=True,
+        in_dump=True,
+    )  # fmt: skip
+    batch: int | None = option(
+        None, "sequences that decode together", "SLOTS", group=GRAPH, default=str(DEFAULT_BATCH), least=1,
+        of_models=True, in_dump=True,
+    )  # fmt: skip
+    prefill_chunk: int | None = option(
+        None, "tokens of the prompt that are read at once", "TOKENS", group=GRAPH, default=f"up to {DEFAULT_CHUNK}",
+        least=MIN_CHUNK, in_dump=True,
+    )  # fmt: skip
+    dtype: str | None = option(
+        None, f"dtype of activations and of plain cache rows: {' or '.join(DTYPES)}", "TYPE", group=GRAPH,
+        default="the one that fits the weights", choices=DTYPES, of_models=True, in_dump=True,
+    )  # fmt: skip
+    tp: int | None = option(
+        None, "tensor parallelism: ranks that divide heads, feed-forward, experts and vocabulary", "N", default="1",
+        least=1,
+    )  # fmt: skip
+    tp_sums: str = option(
+        SUMS[0], "dtype of partial sums that ranks exchange: f32, as they are accumulated, or model, rounded to the "
+        "program's dtype, which halves the bytes in bf16", choices=SUMS,
+    )  # fmt: skip
+    opt_level: int = option(
+        2, "0: one kernel per operation; 1: one per layer; 2: one per run of equal layers", "LEVEL", flags=("-O",),
+    )  # fmt: skip
+    weights: str = option(
+        WEIGHTS[0], "embed, or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: products have "
+        "quantized weights; keep: as a quantized checkpoint stores them; dense: as numbers; or two words with a comma: "
+        "reference,int4", "HOW", group=CONTENT, default="embed, and keep for a quantized checkpoint",
+        of_models=True, model_default="keep for a quantized model",
+        model_help="keep, dense, or int8 or int4, then :GROUP, then :zero-point",
+    )  # fmt: skip
     weight_format: WeightChoice | None = None
-    save_golden: bool = False
-    golden_prompt_file: Path | None = None
-    golden_tokens: int | None = None
-    dump_ir_dir: Path | None = None
-    compile_to: str = "schedule"
-    compile_from: str | None = None
-    as_is: bool = False
-    load_pass: tuple[str, ...] = ()
-    checkpoint: Path | None = None
-    print_ir_before: tuple[str, ...] = ()
-    print_ir_after: tuple[str, ...] = ()
-    ir_function: str | None = None
-    ir_locations: bool = True
-    timing: bool = False
-    pass_statistics: bool = False
-    pack_for: str = DEFAULT_BACKEND
-    native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
+    save_golden: bool = option(
+        False, "record eager PyTorch's outputs for `sscc run --check`", group=CONTENT, identity=False
+    )
+    golden_prompt_file: Path | None = option(
+        None, "prompt to record, - for stdin", "FILE", group=CONTENT, default="a text built in", identity=False
+    )
+    golden_tokens: int | None = option(
+        None, "tokens to record", "N", group=CONTENT, default=str(DEFAULT_GOLDEN_TOKENS), least=1, identity=False
+    )
+    dump_ir_dir: Path | None = option(
+        None, "write a file per level and per pass that acted", "DIR", group=IR, identity=False
+    )
+    compile_to: str = option(
+        LEVELS[-1], f"stop after one of: {', '.join(LEVELS)}", "LEVEL", group=IR, choices=LEVELS, identity=False
+    )
+    compile_from: str | None = option(
+        None, "MODEL is a dump of this level", "LEVEL", group=IR, choices=LEVELS[:-1], identity=False
+    )
+    as_is: bool = option(
+        False, "with --compile-from: go on with any module that is legal at its level, whatever passes have run on it",
+        group=IR, identity=False,
+    )  # fmt: skip
+    load_pass: tuple[str, ...] = option(
+        (), "a file with passes of yours, which is executed, or the name of an installed package's; repeatable",
+        "FILE.py", group=IR,
+    )  # fmt: skip
+    checkpoint: Path | None = option(None, "weights for --compile-from", "PATH", group=IR, identity=False)
+    print_ir_before: tuple[str, ...] = option((), "on stderr; a pass or all", "PASS", group=IR, identity=False)
+    print_ir_after: tuple[str, ...] = option((), "on stderr; a pass, all or change", "PASS", group=IR, identity=False)
+    ir_function: str | None = option(
+        None, "show functions of this name, or pattern with * and ?", "NAME", group=IR, default="all", identity=False
+    )
+    ir_locations: bool = option(
+        True, "leave out locations", group=IR, flags=("--no-ir-locations",), inverted=True, identity=False
+    )
+    timing: bool = option(False, "report the seconds of each phase and pass", group=IR, identity=False)
+    pass_statistics: bool = option(False, "report what each pass counted", group=IR, identity=False)
+    pack_for: str = option(
+        DEFAULT_BACKEND, "pack weights as this backend reads them; other backends unpack them", "BACKEND",
+        group=CONTENT, choices=backend_names,
+    )  # fmt: skip
+    native_code: bool = option(
+        lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0",
+        "do not compile the schedule for this CPU; `sscc run` does it then", group=CONTENT,
+        flags=("--no-native-code",), inverted=True, identity=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_policy", policy_of(self.kv_policy))
+        check_options(self, OptionErrors.TOO_SMALL)
         self._check_choices()
         self._check_sizes()
         self._check_golden()
@@ -260,16 +324,13 @@ class CompileOptions:
         self._check_stdin()
 
     def _check_choices(self) -> None:
-        _at_least(1, tp=self.tp)
         if self.tp is not None and self.tp > MOST_RANKS:
             raise OptionErrors.TOO_MANY_RANKS(ranks=self.tp, most=MOST_RANKS)
-        check_choice("--tp-sums", self.tp_sums, SUMS)
         if self.tp is None and self.tp_sums != "f32":
             raise OptionErrors.SUMS_WITHOUT_RANKS(sums=self.tp_sums)
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, StdoutErrors.ARTIFACT)
-        check_choice("--compile-to", self.compile_to, LEVELS)
         check_choice("--weights", self.weights, WEIGHTS)
         if self.weight_format == KEEP and self.weights == "none":
             raise OptionErrors.KEEP_WITHOUT_WEIGHTS()
@@ -278,9 +339,6 @@ class CompileOptions:
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise OptionErrors.NO_OPT_LEVEL(level=self.opt_level, known=[f"-O{level}" for level in OPT_LEVELS])
-        check_choice("--dtype", self.dtype, DTYPES)
-        check_choice("--pack-for", self.pack_for, backend_names())
-        check_choice("--compile-from", self.compile_from, LEVELS[:-1])
 
     @property
     def shows_modules(self) -> bool:
@@ -294,15 +352,8 @@ class CompileOptions:
             _absent(OptionErrors.NOTHING_SHOWN, ir_function=self.ir_function, no_ir_locations=locations)
 
     def _check_sizes(self) -> None:
-        _at_least(MIN_CHUNK, prefill_chunk=self.prefill_chunk)
-        _at_least(1, batch=self.batch, max_context=self.max_context, kv_budget=self.kv_budget)
-        _at_least(1, kv_recent=self.kv_recent, kv_obs=self.kv_obs, kv_pool=self.kv_pool)
-        _at_least(0, kv_sink=self.kv_sink, kv_topk=self.kv_topk)
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
             raise OptionErrors.EVEN_POOL(pool=self.kv_pool)
-        check_choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
-        check_choice("--kv-rows", self.kv_rows, KV_ROWS)
-        check_choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
             _absent(OptionErrors.ONLY_BY_QUERY, kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
         if self.kv_topk_per_layer is not None:
@@ -324,7 +375,6 @@ class CompileOptions:
                 OptionErrors.NO_GOLDEN, golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens
             )
             return
-        _at_least(1, golden_tokens=self.golden_tokens)
         if self.weights == "none":
             raise OptionErrors.GOLDEN_WITHOUT_WEIGHTS()
         if self.compile_to != "schedule":
@@ -338,7 +388,7 @@ class CompileOptions:
             raise OptionErrors.LEVEL_NOT_BELOW(start=self.compile_from, end=self.compile_to)
         _absent(
             OptionErrors.RECORDED,
-            **{name: getattr(self, name) for name in ("config", *_RECORDED)},
+            **{name: getattr(self, name) for name, record in records_of(CompileOptions).items() if record.in_dump},
         )
         if self.lora is not None and self.checkpoint is None:
             raise OptionErrors.LORA_WITHOUT_CHECKPOINT()
@@ -502,7 +552,7 @@ class CompileArguments(TypedDict, total=False):
     native_code: bool
 
 
-def options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
+def arguments_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
     """Return the options of a call of `sscc.compile`. Raises UsageError for an option that does not exist, and as
     `CompileOptions`."""
     kinds = {item.name: item.type for item in fields(CompileOptions)}
@@ -550,21 +600,11 @@ def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
     return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _at_least(low: int, **options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and value < low:
-            raise OptionErrors.TOO_SMALL(option=_option(name), value=value, least=low)
-
-
 def _absent(kind: ErrorKind, **options: object) -> None:
     """Check that options were not given. An error of `kind` has the field `option`."""
     for name, value in options.items():
         if value is not None:
-            raise kind(option=_option(name))
+            raise kind(option=flag_of(name))
 
 
 def _fits(budget: int, part: str, left: int, low: int, **taken: int | None) -> None:

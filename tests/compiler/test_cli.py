@@ -65,10 +65,10 @@ class TestLight:
         assert imported_by("import sscc; sscc.CompileOptions, sscc.UsageError, sscc.Geometry, dir(sscc)") == set()
 
     def test_help(self) -> None:
-        assert imported_by("from sscc.compiler import cli; cli.build_parser().format_help()") == set()
+        assert imported_by("from sscc.compiler.tools.commands import cli; cli.build_parser().format_help()") == set()
 
     def test_refused_options(self) -> None:
-        assert imported_by("from sscc.compiler import cli; cli.main(['compile', 'm', '-O3'])") == set()
+        assert imported_by("from sscc.compiler.tools.commands import cli; cli.main(['compile', 'm', '-O3'])") == set()
 
 
 class TestHelp:

@@ -14,8 +14,8 @@ from sscc.compiler.options.compile_options import (
     CompileArguments,
     CompileOptions,
     OptionErrors,
+    arguments_of,
     cache_options,
-    options_of,
 )
 from sscc.compiler.options.layer_topk import LayerTopkErrors
 from sscc.ir.choices import OPT_LEVELS
@@ -272,9 +272,9 @@ def test_arguments_of_python_are_the_options() -> None:
 
 
 def test_arguments_of_python() -> None:
-    checked = options_of("a/model.pt", {"output": "b.rdu", "kv_budget": 64, "weights": "reference,int4"})
+    checked = arguments_of("a/model.pt", {"output": "b.rdu", "kv_budget": 64, "weights": "reference,int4"})
     assert (checked.model, checked.output_path) == (Path("a/model.pt"), Path("b.rdu"))
     assert (checked.weights, str(checked.weight_format)) == ("reference", "int4:32")
     arguments: Any = {"kv_buget": 64}
     with raises(OptionErrors.UNKNOWN, option="kv_buget", hint="; did you mean 'kv_budget'?"):
-        options_of("model.pt", arguments)
+        arguments_of("model.pt", arguments)

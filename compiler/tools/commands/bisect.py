@@ -11,9 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.compile_options import CACHE, GRAPH, CompileOptions
+from sscc.compiler.options.option import add_options
 from sscc.compiler.options.progress import status
-from sscc.compiler.tools.commands.compile import _add_cache_arguments, _add_graph_arguments, add_load_pass_argument
+from sscc.compiler.tools.commands.compile import names_in
 from sscc.compiler.tools.commands.noise import add_quiet_argument
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError
@@ -65,16 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))} (default: 2)"
     )
-    add_load_pass_argument(parser)
-    parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
+    add_options(parser, CompileOptions, ["load_pass"])
     parser.add_argument(
         "--compile-to", default=LEVELS[-1], choices=LEVELS[1:], metavar="LEVEL", help="stop after this level"
     )
-    parser.add_argument("--target", default="rdu", help="rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
-    parser.add_argument(
-        "--trust-pt2", action="store_true", help="load a .pt2 with torch's own reader, which runs code from the file"
-    )
+    add_options(parser, CompileOptions, ["tp", "target", "config", "trust_pt2"])
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
     parser.add_argument(
@@ -88,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
     add_quiet_argument(parser)
     _add_trial_arguments(parser.add_argument_group("what is run and compared"))
-    _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
-    _add_graph_arguments(parser.add_argument_group("static graphs"))
+    for group in (CACHE, GRAPH):
+        add_options(parser.add_argument_group(group), CompileOptions, names_in(group))
 
 
 def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:

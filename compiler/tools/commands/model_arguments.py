@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.ir.choices import DTYPES
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.option import add_options, records_of
 from sscc.ir.errors import ErrorKind, UsageError
-from sscc.ir.geometry import KV_DTYPES, KV_POLICIES
 
 if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
@@ -42,30 +41,9 @@ def add_compilation_arguments(group: argparse._ArgumentGroup, *, batch: int | No
     Args:
         batch: the number of slots that `resolve_model` will take by default; None leaves the option out.
     """
-    group.add_argument(
-        "--kv-budget", type=int, metavar="ROWS", help="total cache rows per layer and KV head (default: by the context)"
-    )
-    group.add_argument(
-        "--max-context",
-        type=int,
-        metavar="TOKENS",
-        help="longest prompt plus answer (default: the model's own, if its states fit the memory)",
-    )
-    if batch is not None:
-        group.add_argument(
-            "--batch", type=int, metavar="SLOTS", help=f"sequences that decode together (default: {batch})"
-        )
-    group.add_argument("--kv-dtype", choices=KV_DTYPES, metavar="TYPE", help=f"one of: {', '.join(KV_DTYPES)}")
-    group.add_argument("--kv-policy", choices=KV_POLICIES, metavar="NAME", help=f"one of: {', '.join(KV_POLICIES)}")
-    group.add_argument(
-        "--dtype", choices=DTYPES, metavar="TYPE", help="of activations (default: bf16 for a quantized model)"
-    )
-    group.add_argument(
-        "--weights",
-        metavar="FORMAT",
-        help="keep, dense, or int8 or int4, then :GROUP, then :zero-point (default: keep for a quantized model)",
-    )
-    group.add_argument("--lora", type=Path, metavar="FOLDER", help="LoRA adapter to merge into the weights")
+    names = [name for name, record in records_of(CompileOptions).items() if record.of_models]
+    kept = [name for name in names if name != "batch" or batch is not None]
+    add_options(group, CompileOptions, kept, of_models=True, batch=batch)
 
 
 def name_of(args: argparse.Namespace) -> str:
@@ -85,12 +63,12 @@ def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
         UsageError: options of a compilation for an artifact.
         SsccError: as `sscc.compiler.driver.model_cache.artifact_of`.
     """
-    from sscc.compiler.driver.model_cache import ModelOptions, artifact_of, is_model
+    from sscc.compiler.driver.model_cache import OF_MODELS, ModelOptions, artifact_of, is_model
     from sscc.runtime.serving.ranks.joining import launched
 
     path: Path = args.artifact
     args.given_model = path
-    values = {field.name: getattr(args, field.name, None) for field in fields(ModelOptions)}
+    values = {name: getattr(args, name, None) for name in OF_MODELS}
     if not isinstance(values["batch"], int):
         values["batch"] = None  # `sscc bench` takes several
     options = ModelOptions(**values)
@@ -100,7 +78,7 @@ def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
         return
     if launched() is not None:
         raise ModelOptionErrors.RANKS(path=path)
-    args.artifact = artifact_of(path, options if options.batch else replace(options, batch=batch))
+    args.artifact = artifact_of(path, options if options.batch else ModelOptions(**{**values, "batch": batch}))
 
 
 def announce(args: argparse.Namespace, artifact: Artifact) -> None:

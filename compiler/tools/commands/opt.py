@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.tools.commands.compile import add_excerpt_arguments, add_load_pass_argument
+from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.option import add_options
 from sscc.ir.errors import CheckError, ErrorKind, InternalError, SsccError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pass-pipeline",
         metavar="PASSES",
-        help="'name,name{option=value},func.func(name,..)', of sscc and of MLIR, see --list-passes (default: none)",
+        help="'name,name{option=value},func.func(name,..)': see --list-passes (default: none)",
     )
-    add_load_pass_argument(parser)
+    add_options(parser, CompileOptions, ["load_pass"])
     parser.add_argument(
         "--no-verify-each",
         dest="verify_each",
@@ -57,13 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check that the errors are those that comments expect, as `// expected-error@+1 {{text}}`",
     )
-    parser.add_argument(
-        "--print-ir-before", action="append", default=[], metavar="PASS", help="on stderr; a name or all"
-    )
-    parser.add_argument(
-        "--print-ir-after", action="append", default=[], metavar="PASS", help="on stderr; a name, all or change"
-    )
-    add_excerpt_arguments(parser)
+    add_options(parser, CompileOptions, ["print_ir_before", "print_ir_after", "ir_function", "ir_locations"])
     parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
     parser.add_argument("--pass-statistics", action="store_true", help="what each pass counted, on stderr")
     parser.add_argument(

@@ -35,6 +35,28 @@ COMMANDS = {
     "doctor": "tell what sscc finds on this machine",
     "completion": "print a script that completes sscc's command lines in a shell",
 }
+_MODEL = ("--kv-budget", "--max-context", "--weights")
+_DRAWN = ("--max-new-tokens", "--temperature")
+FIRST: dict[str, tuple[str, ...]] = {
+    "compile": ("-o", "--target", "--no-weights", "--lora", "--kv-policy", "--batch", "--dtype", *_MODEL),
+    "run": ("--prompt", "--prompt-file", *_DRAWN, "--seed", *_MODEL, "--check", "--show-kept"),
+    "serve": ("--port", "--host", "--api-key", "--batch", *_MODEL, "--max-queue", "--prompt-cache", "--threads"),
+    "chat": ("--system", *_DRAWN, "--top-p", "--seed", *_MODEL, "--lora", "--threads"),
+    "inspect": ("--json", "--stages", "--target", "--sockets", "--set", "--context", "--prompt", "--sweep", "--plot",
+                "--trace"),
+    "report": ("-o", "--dot", "--model-explorer", "--bench", "--ir-dir", "--prompt-file", "--target", "--set",
+               "--context", "--prompt"),
+    "bench": ("--prompt-tokens", "--new-tokens", "--depth", "--batch", "--repetitions", *_MODEL, "--threads", "--json"),
+    "diff": ("--json", "--all", "--target", "--context", "--prompt", "--prompt-file", "--token-ids", "--max-new-tokens",
+             "--checkpoint", "--threads"),
+    "opt": ("-o", "--pass-pipeline", "--load-pass", "--list-passes", "--explain", "--split-input-file",
+            "--verify-diagnostics", "--print-ir-after", "--ir-function", "--timing"),
+    "eval": ("-o", "--tasks", "--lengths", "--examples", "--text", "--methods", "--budgets", "--policy", "--kv-dtype",
+             "--threads"),
+    "bisect": ("-O", "--pass-pipeline", "--load-pass", "--checkpoint", "--no-weights", "--compile-to", "--tolerance",
+               "--kv-budget", "--max-context", "--json"),
+}  # fmt: skip
+"""Options that `--help` of a command shows; `--help-all` shows every option. Other commands have few."""
 EXAMPLES_HEADING = "examples:"
 
 
@@ -49,8 +71,34 @@ class Parser(argparse.ArgumentParser):
     """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2, and with the
     word that was probably meant."""
 
+    first: tuple[str, ...] = ()
+    """Options that `--help` shows; () for all."""
+
     def error(self, message: str) -> NoReturn:
         raise CommandLineErrors.INVALID(reason=quoted(message), command=self.prog)
+
+    def add_help_options(self) -> None:
+        """Add `--help`, and `--help-all` where `--help` shows a part of the options."""
+        self.add_argument("-h", "--help", action=_ShowHelp, every=False, help="show this message")
+        if self.first:
+            self.add_argument("--help-all", action=_ShowHelp, every=True, help="show every option")
+
+    def help_text(self, every: bool) -> str:
+        """Return the help, with every option or with `first` alone."""
+        shown = {*self.first, "-h", "--help-all"}
+        hidden = [
+            (action, action.help)
+            for action in self._actions
+            if self.first and not every and action.option_strings and shown.isdisjoint(action.option_strings)
+        ]
+        more = f"\n{len(hidden)} more options: {self.prog} --help-all\n" if hidden else ""
+        try:
+            for action, _ in hidden:
+                action.help = argparse.SUPPRESS
+            return self.format_help() + more
+        finally:
+            for action, text in hidden:
+                action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which every command's parser goes through. Raises UsageError for an option that none has."""
@@ -78,6 +126,23 @@ class Parser(argparse.ArgumentParser):
             return value
         except UsageError as error:
             raise CommandLineErrors.INVALID_ARGUMENT(option=_name(action), cause=error, command=self.prog) from None
+
+
+class _ShowHelp(argparse.Action):
+    """`--help` and `--help-all`.
+
+    Args:
+        every: show every option.
+    """
+
+    def __init__(self, option_strings: Sequence[str], every: bool, help: str, **others: Any) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+        self._every = every
+
+    def __call__(self, parser: argparse.ArgumentParser, *others: Any) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.help_text(self._every), end="")
+        parser.exit()
 
 
 class Formatter(argparse.HelpFormatter):
@@ -133,7 +198,11 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             parents=[common],
             formatter_class=Formatter,
             epilog=_epilog(name),
+            add_help=False,
         )
+        assert isinstance(command, Parser)
+        command.first = FIRST.get(name, ())
+        command.add_help_options()
         if only in (None, name):
             importlib.import_module(f"sscc.compiler.tools.commands.{name}").add_arguments(command)
     return parser

@@ -137,7 +137,7 @@ class TestGeneration:
         """Once the code of the schedule is in the cache."""
         assert cli.main(["run", str(artifact), "--prompt", "a", "--max-new-tokens", "1"]) == 0
         code = (
-            "import sys\nfrom sscc.compiler import cli\n"
+            "import sys\nfrom sscc.compiler.tools.commands import cli\n"
             f"cli.main(['run', {str(artifact)!r}, '--prompt', 'a', '--max-new-tokens', '1'])\n"
             "print([name for name in ('transformers', 'torch_mlir', 'gguf') if name in sys.modules])"
         )

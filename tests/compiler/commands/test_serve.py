@@ -334,7 +334,7 @@ def test_without_the_packages(artifact: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_sscc_run_imports_none_of_it(artifact: Path) -> None:
     code = (
-        "import sys\nfrom sscc.compiler import cli\n"
+        "import sys\nfrom sscc.compiler.tools.commands import cli\n"
         f"cli.main(['run', {str(artifact)!r}, '--prompt', 'a', '--max-new-tokens', '1'])\n"
         f"print([name for name in {SERVER_PACKAGES!r} if name in sys.modules])"
     )
