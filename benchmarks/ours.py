@@ -16,7 +16,7 @@ from random import Random
 import sscc
 from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
 from benchmarks.peers.registry import ROOT
-from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.session.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")
@@ -31,7 +31,7 @@ OPTIONS = {
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
 """Options of `sscc compile` by the type of the weights; "kv8" stands for int8 rows of the cache."""
-FASTEST = "native" if "native" in BACKENDS else DEFAULT_BACKEND
+FASTEST = DEFAULT_BACKEND
 SEED = 20_261_101  # of the tokens of prompts and steps: random ones, because each chooses its own experts
 VOCABULARY = 32_000
 

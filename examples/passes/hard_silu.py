@@ -2,7 +2,7 @@
 
 What: `1 / (1 + exp(-x))` becomes `min(max(x / 6 + 1/2, 0), 1)` (arXiv 1905.02244), in whatever operation it stands.
 
-Why: an example of a pass of one's own. It computes something else than the model does, so that `sscc bisect` has
+Why: an example of a pass of the user. It computes something else than the model does, so that `sscc bisect` has
 something to find, and `sscc inspect` something to compare::
 
     sscc compile MODEL --load-pass examples/passes/hard_silu.py --pass-statistics -o hard.rdu

@@ -34,7 +34,7 @@ seed = 3
 expected_tokens = {tokens}
 """
 PASS_CASE = """
-// CASE: a pass of one's own
+// CASE: a pass of the user
 // PASSES: hard-silu
 // CHECK: arith.maximumf
 // CHECK-NOT: math.exp

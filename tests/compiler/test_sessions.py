@@ -134,8 +134,8 @@ def test_a_rank_that_cannot_open_the_program(
     """Its error is the cause of rank 0's."""
     begin, missing = ranks._started, str(tmp_path / "missing.rdu")
 
-    def started(task: Any, opening: ranks.Opening, descriptors: Any) -> Any:
-        return begin(task, replace(opening, artifact=missing), descriptors)
+    def started(module: str, task: Any, opening: ranks.Opening, descriptors: Any) -> Any:
+        return begin(module, task, replace(opening, artifact=missing), descriptors)
 
     monkeypatch.setattr(ranks, "_started", started)
     before = children()

@@ -8,11 +8,12 @@ import pytest
 
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
-from sscc.ir.levels import set_level, set_target, walk
-from sscc.ir.sizes import TILE_ROWS
+from sscc.ir.levels import TILE_ROWS, LevelErrors, get_tile_rows, set_level, set_target, set_tile_rows, walk
 from sscc.passes.base import run_passes
 from sscc.passes.pass_pipeline import parse_pipeline
+from sscc.runtime.backends.cpu.backend import Cpu
 from sscc.runtime.backends.cpu.codegen.features import LANES
+from tests.errors import raises
 from tests.targets import changed
 
 KERNEL = """
@@ -40,10 +41,16 @@ def _context() -> Iterator[None]:
         yield
 
 
-def tiles(rows: int, wanted: int) -> int:
-    """Tiles of a weight of so many rows, on a target on which `wanted` of them would expose the least."""
+def tiles(rows: int, wanted: int, together: int = LANES) -> int:
+    """Tiles of a weight of `rows` rows, on a target on which `wanted` of them would expose the least.
+
+    Args:
+        together: rows that the backend packs together.
+    """
     module = parse_module(KERNEL.format(rows=rows), "the test")
     set_level(module, "kernels")
+    if together > 1:
+        set_tile_rows(module, together)
     set_target(module, changed({"hbm.bandwidth": rows * 64 * 4 / wanted**2, "firing_seconds": 1}))
     run_passes(module, parse_pipeline("form-stages,tile-stages"))
     loops = [op for op in walk(module) if df.TILES in op.attributes]
@@ -68,5 +75,13 @@ def test_tiles_of_matrices_are_whole_vectors_of_rows_where_they_can_be(rows: int
     assert tiles(rows, wanted) == found
 
 
-def test_panels_of_the_cpu_are_no_larger_than_what_tiles_are_multiples_of() -> None:
-    assert TILE_ROWS % LANES == 0
+def test_the_backend_says_what_tiles_are_multiples_of() -> None:
+    assert [tiles(96, 4, together) for together in (1, 3, 16, 40)] == [4, 4, 3, 4]
+    assert Cpu.tile_rows == LANES
+
+
+@pytest.mark.parametrize("text", ["0 : i64", "-3 : i64", '"16"'])
+def test_damaged_tile_rows(text: str) -> None:
+    module = parse_module(f"module attributes {{{TILE_ROWS} = {text}}} {{}}", "the test")
+    with raises(LevelErrors.DAMAGED, attribute=TILE_ROWS):
+        get_tile_rows(module)

@@ -210,6 +210,30 @@ def test_a_prompt_that_the_draft_cannot_read_ends_alone(compiled: Compiler) -> N
             Request((1,), 1, keep=keep)
 
 
+def test_a_deadline_and_a_cancel_while_a_draft_reads_leave_others_alone(compiled: Compiler) -> None:
+    """Whoever gives up first, in the middle of the draft's work or behind it, the others' answers stay the same."""
+    target, drafted = compiled("llama3-rope", SMALL), compiled("llama3-rope", COMPACT)
+    prompts = [tuple(random_tokens(LENGTH, seed=seed)) for seed in (21, 22, 23, 24)]
+    session = session_of(target.artifact)
+    shortener = Shortener(Draft(session_of(drafted.artifact)), target.artifact.signature, None)
+    expected = [list(session.generate(shortener.shorten(np.array(prompt), 0.4), 6, eos=())) for prompt in prompts]
+    asked = [Request(prompt, 6, eos=frozenset(), keep=0.4) for prompt in prompts]
+    shortener = Shortener(Draft(session_of(drafted.artifact)), target.artifact.signature, None)
+    with Engine(session, shortener=shortener) as engine:
+        for late in (asked[0], asked[1]):
+            tickets = engine.submit_all([replace(late, timeout=1e-9), *asked[2:]])
+            tickets[1].cancel()
+            done = [ticket.result() for ticket in tickets]
+            assert done[0].finish == "timeout"
+            assert done[0].tokens == ()
+            assert done[1].finish in ("cancelled", "length")
+            assert list(done[2].tokens) == expected[3]
+        again = [engine.submit(each).result() for each in asked]
+        metrics = engine.metrics()
+    assert [list(each.tokens) for each in again] == expected
+    assert (metrics.running, metrics.queued) == (0, 0)
+
+
 def test_drafts_that_cannot_score(compiled: Compiler) -> None:
     by_query = replace(COMPACT, rows="indexed", policy="query", landmark_bits=2)
     for family, geometry, kind in (

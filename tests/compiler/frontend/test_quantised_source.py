@@ -338,6 +338,8 @@ def test_configs_that_cannot_be(quantization: Any, kind: ErrorKind, fields: dict
 
 
 FULL = (64, 64)
+ONE_BELOW = torch.tensor([1] * 32 + [0] * 31 + [-1], dtype=torch.int32)
+"""Groups of columns, one of which is none. (All of them -1 stand for groups side by side.)"""
 
 
 @pytest.mark.parametrize(
@@ -402,6 +404,8 @@ def test_parts_that_do_not_fit(
     [
         ("gptq", "scales", torch.full((2, 64), torch.inf, dtype=torch.float16), QuantizedErrors.SCALE_NOT_FINITE, {}),
         ("desc_act", "g_idx", torch.full((64,), 2, dtype=torch.int32), QuantizedErrors.GROUP, {"groups": 2}),
+        ("desc_act", "g_idx", ONE_BELOW, QuantizedErrors.GROUP, {"groups": 2}),
+        ("gptq", "scales", torch.full((2, 64), torch.nan, dtype=torch.float16), QuantizedErrors.SCALE_NOT_FINITE, {}),
         ("fp8", "weight_scale_inv", torch.full((3, 7), torch.nan), QuantizedErrors.SCALE_NOT_FINITE, {}),
         ("nvfp4", "weight_global_scale", torch.zeros(1), QuantizedErrors.SCALE_NOT_FINITE, {}),
         ("modelopt", "weight_scale_2", torch.tensor(torch.inf), QuantizedErrors.SCALE_NOT_FINITE, {}),
@@ -415,6 +419,76 @@ def test_contents_that_cannot_be(
     change(tmp_path, **{ending: value})
     with raises(kind, tensor=f"model.layers.0.self_attn.q_proj.{ending}", **fields):
         open_checkpoint(tmp_path).tensor("model.layers.0.self_attn.q_proj.weight")
+
+
+NAN_BYTES = torch.tensor([0x7F, 0xFF], dtype=torch.uint8).view(torch.float8_e4m3fn)
+ODD_GROUPS = torch.arange(64, dtype=torch.int32).remainder(2).sort().values.clone()
+ODD_GROUPS[40:] = 0  # 56 columns of group 0 and 8 of group 1
+
+
+@pytest.mark.parametrize(
+    ("case", "ending", "value", "kind"),
+    [
+        ("blocks", "weight_scale_inv", torch.full((3, 2), -torch.inf), QuantizedErrors.SCALE_NOT_FINITE),
+        ("modelopt8", "weight", NAN_BYTES[0].repeat(64, 64), QuantizedErrors.NUMBER_NOT_FINITE),
+        ("blocks", "weight", NAN_BYTES[1].repeat(64, 64), QuantizedErrors.NUMBER_NOT_FINITE),
+    ],
+)
+def test_parts_that_cannot_be_kept(
+    case: str, ending: str, value: torch.Tensor, kind: ErrorKind, tmp_path: Path
+) -> None:
+    """What is read as numbers may say so with a number that is none; what is kept as codes is refused."""
+    quantization, make, _ = CASES[case]
+    write(tmp_path, make, quantization)
+    change(tmp_path, **{ending: value})
+    source = open_checkpoint(tmp_path).source
+    assert source is not None
+    with raises(kind, tensor=f"model.layers.0.self_attn.q_proj.{ending}"):
+        source.parts("model.layers.0.self_attn.q_proj.weight")
+
+
+def test_one_bad_byte_among_many(tmp_path: Path) -> None:
+    """Both signs of it, wherever it stands; the largest numbers are numbers."""
+    quantization, make, _ = CASES["blocks"]
+    name = "model.layers.0.self_attn.q_proj.weight"
+    for number, (byte, refused) in enumerate([(0x7F, True), (0xFF, True), (0x7E, False), (0xFE, False)]):
+        folder = tmp_path / str(number)
+        write(folder, make, quantization)
+        values = load_file(folder / "model.safetensors")[name].view(torch.uint8)
+        values[63, 63] = byte
+        change(folder, weight=values.view(torch.float8_e4m3fn))
+        source = open_checkpoint(folder).source
+        assert source is not None
+        if refused:
+            with raises(QuantizedErrors.NUMBER_NOT_FINITE, tensor=name):
+                source.parts(name)
+        else:
+            source.parts(name)
+
+
+def test_an_index_of_nothing_but_minus_one_is_none(tmp_path: Path) -> None:
+    quantization, make, _ = CASES["desc_act"]
+    write(tmp_path, make, quantization)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    numbers = []
+    for index in (torch.arange(64) // 32, torch.full((64,), -1)):
+        change(tmp_path, g_idx=index.to(torch.int32))
+        numbers.append(open_checkpoint(tmp_path).tensor(name))
+    assert torch.equal(*numbers)
+
+
+def test_groups_of_unequal_sizes(tmp_path: Path) -> None:
+    """`desc_act` may give a group any number of columns: numbers are right, and codes are not kept as equal groups."""
+    quantization, make, _ = CASES["desc_act"]
+    write(tmp_path, make, quantization)
+    name = "model.layers.0.self_attn.q_proj"
+    before = open_checkpoint(tmp_path).tensor(f"{name}.weight")
+    plain = load_file(tmp_path / "model.safetensors")[f"{name}.g_idx"]
+    change(tmp_path, g_idx=ODD_GROUPS)
+    after = open_checkpoint(tmp_path).tensor(f"{name}.weight")
+    same = plain == ODD_GROUPS
+    assert torch.equal(after[:, same], before[:, same])
+    assert not torch.equal(after, before)
 
 
 def test_a_float8_weight_without_its_scale(tmp_path: Path) -> None:

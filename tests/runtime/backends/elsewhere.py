@@ -7,7 +7,8 @@ whatever works on this backend works on a device behind a network.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -18,12 +19,23 @@ import numpy as np
 from sscc.ir.errors import SsccError, UsageError
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import Array, Packing
+from sscc.runtime.backends import registry
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import InProcess, MemoryUse, StageName, Watcher
 from sscc.runtime.backends.registry import backend, register_backend
 
 NAME = "elsewhere"
-register_backend(NAME, f"{__name__}:Elsewhere")
+PLACE = f"{__name__}:Elsewhere"
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """The backend is one of this process's while the block runs."""
+    register_backend(NAME, PLACE)
+    try:
+        yield
+    finally:
+        del registry._CLASSES[NAME]
 
 
 class Elsewhere:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.speculative_prefill import Draft
 from tests.compiler.small_stacks import check_company, check_continued, check_copied, check_in_pieces, random_tokens
-from tests.runtime.backends.elsewhere import NAME, RemoteInterpreter
+from tests.runtime.backends.elsewhere import NAME, RemoteInterpreter, registered
 
 MODELS = Path(__file__).parents[2] / "models"
 SHAPE: dict[str, Any] = {
@@ -27,6 +28,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "query": ("tiny", {"kv_policy": "query", "kv_landmark_bits": 2, "kv_fetch": 6}),
     "recurrent states": ("tiny_hybrid", {"kv_dtype": "int8"}),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Iterator[None]:
+    with registered():
+        yield
 
 
 @pytest.fixture(scope="module", params=CASES)
