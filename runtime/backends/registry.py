@@ -1,4 +1,4 @@
-"""The backends that can execute a program, by name. Only the one that is asked for is imported."""
+"""The backends that can execute a program, by name. A backend is imported when a program is opened on it."""
 
 from __future__ import annotations
 

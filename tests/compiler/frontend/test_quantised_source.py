@@ -437,7 +437,7 @@ ODD_GROUPS[40:] = 0  # 56 columns of group 0 and 8 of group 1
 def test_parts_that_cannot_be_kept(
     case: str, ending: str, value: torch.Tensor, kind: ErrorKind, tmp_path: Path
 ) -> None:
-    """What is read as numbers may say so with a number that is none; what is kept as codes is refused."""
+    """Codes that are kept must stand for finite numbers."""
     quantization, make, _ = CASES[case]
     write(tmp_path, make, quantization)
     change(tmp_path, **{ending: value})

@@ -22,7 +22,7 @@ def cached() -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_answers_to_a_prompt_that_is_kept(cached: Any, stream: bool) -> None:
-    """More answers than slots: each is the one that a request alone has, and what was kept is told once."""
+    """With more answers than slots each answer is that of a request alone, and usage counts the kept tokens once."""
     server, client = cached
     prompt = PROMPT + str(stream)
     model = server.engine and httpx2.get(f"{server.v1}/models").json()["data"][0]["id"]

@@ -1,4 +1,4 @@
-// The definition of what is picked is in runtime/session/sampling.py.
+// The definition of sampling is in runtime/session/sampling.py.
 #include "sampler.hpp"
 
 #include <algorithm>
