@@ -169,7 +169,7 @@ print(tokens)
 def test_a_session_lends_the_threads_of_its_interpreter() -> None:
     interpreter = FakeInterpreter()
     session = Session(SIGNATURE, interpreter)
-    assert session.team is None
+    assert session.host_threads is None
     team = Team(1)
-    vars(interpreter)["team"] = team
-    assert session.team is team
+    interpreter.host_threads = team
+    assert session.host_threads is team

@@ -82,7 +82,7 @@ def test_ranks_make_the_calls_of_the_first() -> None:
     for _ in range(3):
         a = x * y
         y = np.float32(0.25) * (a + a + a) + x
-    assert np.array_equal(leading.tensor("y"), y)
+    assert np.array_equal(leading.device_tensor("y").read(), y)
     leading.close()
     assert threads() == 0
 
@@ -101,7 +101,7 @@ def test_a_rank_that_fails_in_a_call() -> None:
     }
     with raises(CrewErrors.RANK_FAILED, rank=1, cause=cause):
         leading.run("main", X)
-    assert isinstance(leading.lost, RankError)
+    assert isinstance(leading.failure, RankError)
     for _ in range(2):
         with raises(CrewErrors.RANK_FAILED, rank=1, cause=cause) as caught:
             leading.run("main", X)
