@@ -192,7 +192,11 @@ class InProcess:
 
     ranks = 1
     failure: BaseException | None = None
-    host_threads: Team | None = None
+
+    @property
+    def host_threads(self) -> Team | None:
+        """See `Interpreter`."""
+        return None
 
     def start_trace(self, capacity: int) -> None:
         """See `Interpreter`."""

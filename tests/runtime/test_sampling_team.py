@@ -171,5 +171,5 @@ def test_a_session_lends_the_threads_of_its_interpreter() -> None:
     session = Session(SIGNATURE, interpreter)
     assert session.host_threads is None
     team = Team(1)
-    interpreter.host_threads = team
-    assert session.host_threads is team
+    lending = type("Lending", (FakeInterpreter,), {"host_threads": team})
+    assert Session(SIGNATURE, lending()).host_threads is team

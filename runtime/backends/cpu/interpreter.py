@@ -97,11 +97,15 @@ class NativeInterpreter(InProcess):
         self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)
-        self.host_threads = self.core.team
 
     def __repr__(self) -> str:
         threads = f"{self.core.threads} thread{'' if self.core.threads == 1 else 's'}"
         return f"NativeInterpreter({self.program.in_words()}; {threads}; {self.memory().in_words()})"
+
+    @property
+    def host_threads(self) -> _native.Team:
+        """See `Interpreter`: the threads of the core."""
+        return self.core.team
 
     def run(
         self,
