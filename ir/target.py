@@ -75,7 +75,7 @@ class Figure:
     note: str
 
     def chosen(self, value: float) -> Figure:
-        """Return the figure with a value that a person has chosen."""
+        """Return the figure with another value, whose origin is "chosen"."""
         whole = isinstance(self.value, int) and float(value).is_integer()
         return dataclasses.replace(self, value=int(value) if whole else value, origin="chosen")
 

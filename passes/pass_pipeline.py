@@ -237,6 +237,7 @@ def _up_to(level: str, steps: Sequence[Pass], first: int) -> tuple[Pass, ...]:
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _STEP = re.compile(r"\s*([a-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
 _ANCHOR = re.compile(r"\s*([a-z_]+\.[a-z_]+)\s*\(")
+_COMMA = re.compile(r"\s*(?:,|$)")
 _MODULE = "builtin.module"
 
 
@@ -272,7 +273,7 @@ def _nested(text: str, start: int) -> tuple[str, int]:
     for position in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)
         if depth == 0:
-            rest = re.compile(r"\s*(?:,|$)").match(text, position + 1)
+            rest = _COMMA.match(text, position + 1)
             if rest is None:
                 raise PassPipelineErrors.UNREADABLE(text=text[position + 1 :])
             return text[start:position], rest.end()

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir, "
         "- for one on stdin",
     )
-    add_options(parser, CompileOptions, [name for name in names_in("") if name in PLAIN])
+    add_options(parser, CompileOptions, names_in(""))
     for group in (CACHE, GRAPH):
         add_options(parser.add_argument_group(group), CompileOptions, names_in(group))
     _add_content_arguments(parser.add_argument_group(CONTENT))
@@ -40,9 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quiet_argument(noise)
     noise.add_argument("-v", "--verbose", action="store_true", help="print what each pass did")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout: path, report, warnings")
-
-
-PLAIN = ("output", "target", "config", "trust_pt2", "opt_level", "tp", "tp_sums")
 
 
 def names_in(group: str) -> list[str]:

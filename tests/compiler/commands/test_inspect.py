@@ -1,4 +1,4 @@
-"""`sscc inspect`: stages, figures of the machine that a person sets, and sweeps over one of them."""
+"""`sscc inspect`: stages, `--set` for the machine's figures, and sweeps over one figure."""
 
 from __future__ import annotations
 
