@@ -201,18 +201,18 @@ def passes_between(
     steps = placed(plain, loaded)
     if from_level is not None:
         return _up_to(level, steps, _first_after(done, from_level, steps))
-    names = tuple(map(step_text, plain))
-    recorded = tuple(step_text(item) for item in steps if item.level)
-    if recorded[: len(done)] == done and recorded != names:
-        number = [place for place, item in enumerate(steps) if item.level][len(done) - 1] + 1 if done else 0
-        return _up_to(level, steps, number)
-    if names[: len(done)] != done:
-        plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}
-        fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
-        if fitting:
-            raise PassPipelineErrors.OTHER_LEVEL(done=done, opt_level=opt_level, fitting=fitting)
-        raise PassPipelineErrors.NO_LEVEL(done=done, opt_level=opt_level)
-    return _up_to(level, steps, steps.index(plain[len(done) - 1]) + 1 if done else 0)
+    histories = (
+        [number for number, item in enumerate(steps) if item.level],  # of a module that loaded passes have been at
+        [number for number, item in enumerate(steps) if item in plain],
+    )
+    for numbers in histories:
+        if tuple(step_text(steps[number]) for number in numbers[: len(done)]) == done:
+            return _up_to(level, steps, numbers[len(done) - 1] + 1 if done else 0)
+    plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}
+    fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
+    if fitting:
+        raise PassPipelineErrors.OTHER_LEVEL(done=done, opt_level=opt_level, fitting=fitting)
+    raise PassPipelineErrors.NO_LEVEL(done=done, opt_level=opt_level)
 
 
 def _first_after(done: Sequence[str], level: str, steps: Sequence[Pass]) -> int:
