@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.tools.inspection.inspection import time_decode
+from sscc.compiler.tools.inspection.svg import svg_of
 from sscc.ir.extras import EVAL, require
 from sscc.ir.sizes import format_seconds
 
@@ -76,19 +76,14 @@ def sweep_plot(name: str, unit: str, points: Sequence[SweepPoint], title: str) -
         UsageError: matplotlib is not installed.
     """
     require(EVAL, "--plot")
-    import matplotlib
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context({"svg.hashsalt": "sscc", "svg.fonttype": "none", "font.size": 9}):
+    def draw(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
         axes.plot([point.value for point in points], [point.tokens_per_second for point in points], marker="o")
         axes.set_xlabel(f"{name} ({unit})" if unit else name)
         axes.set_ylabel("tokens/s, modelled")
         axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=9)
-        file = io.BytesIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-    return file.getvalue()
+        return figure
+
+    return svg_of(draw, 9)

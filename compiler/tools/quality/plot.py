@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.tools.inspection.svg import svg_of
 from sscc.compiler.tools.quality.cells import FULL
 from sscc.compiler.tools.quality.means import CellSummary, Score
 from sscc.compiler.tools.quality.scoring import NATS
@@ -13,7 +13,6 @@ from sscc.ir.extras import EVAL, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 MIB = 2**20
 
 
@@ -24,13 +23,9 @@ def require_plotting() -> None:
 
 def plot(cells: Sequence[CellSummary], title: str) -> bytes:
     """An SVG: a column per group of examples, above over rows and below over bytes; equal results, equal bytes."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
     groups = len(cells[0].scores)
-    with matplotlib.rc_context({"svg.hashsalt": "sscc", "svg.fonttype": "none", "font.size": 8}):
+
+    def draw(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(2, groups, figsize=(1.2 + 2.6 * groups, 5), squeeze=False, layout="constrained")
         for column in range(groups):
             _draw(axes[0][column], cells, column, lambda cell: cell.cell.budget, "rows")
@@ -38,10 +33,9 @@ def plot(cells: Sequence[CellSummary], title: str) -> bytes:
             axes[0][column].set_title(cells[0].scores[column].group, fontsize=8)
         axes[0][0].legend(fontsize=7)
         figure.suptitle(title, fontsize=9)
-        file = io.BytesIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-    return file.getvalue()
+        return figure
+
+    return svg_of(draw, 8)
 
 
 def _draw(
