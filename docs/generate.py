@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import sscc
-from sscc.compiler.options.option import described_fields, records_of
 from sscc.compiler.tools.commands.examples import EXAMPLES
 from sscc.compiler.tools.commands.parser import build_parser, command_parsers, help_of
+from sscc.compiler.tools.fleet.fleet_options import FleetOptions
 from sscc.ir import cache_plan, looping, operations, schedule, target
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import ErrorKind
 from sscc.ir.operations import OPERATIONS
 from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
+from sscc.ir.option import described_fields, flag_of, records_of
 from sscc.passes.base import Pass, options_of
 from sscc.passes.pass_pipeline import PIPELINES, REGISTRY, pipeline_text
 from sscc.runtime.artifact import manifest, signature
@@ -117,7 +118,7 @@ def _inline(text: str) -> str:
 
 def _command_line() -> Iterator[str]:
     yield "# The command line"
-    yield NOTICE.format(source="the parsers in compiler/tools/commands/")
+    yield NOTICE.format(source="the options of commands in compiler/tools/commands/")
     yield "`sscc COMMAND --help` prints the same. Numbers of bytes are written 4096, 64K, 4MiB, 1.5GiB or 2GB."
     parser = build_parser()
     commands = command_parsers(parser)
@@ -131,6 +132,13 @@ def _command_line() -> Iterator[str]:
                 continue
             plain = group.title in ("positional arguments", "options")
             yield "\n".join([f"| {'' if plain else group.title} | |", "|---|---|", *map(_argument, actions)])
+    yield "## Deployment files"
+    yield (
+        "Options of a [fleet](../fleet.md), by their names and without dashes, beside `artifact` and the options of "
+        "`sscc serve`, each of one replica."
+    )
+    rows = [f"| `{flag_of(name)[2:]}` | {_cell(text)} |" for name, _, text in described_fields(FleetOptions)]
+    yield "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _examples(name: str) -> str:

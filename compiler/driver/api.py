@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from sscc.compiler.driver.compile_result import CompileResult
-from sscc.compiler.options.compile_options import CompileArguments, arguments_of
+from sscc.compiler.options.compile_options import CompileArguments, compile_options_of
 from sscc.compiler.options.warning import collecting
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
@@ -54,13 +54,13 @@ def compile(
     if isinstance(model, str | PathLike):
         if tokenizer is not None:
             raise CompileCallErrors.OWN_TOKENIZER(model=os.fspath(model))
-        return compile_model(arguments_of(model, options))
+        return compile_model(compile_options_of(model, options))
     from sscc.compiler.frontend.in_memory import open_model
 
     for option in ("config", "compile_from", "checkpoint"):
         if options.get(option) is not None:
             raise CompileCallErrors.OPTION_OF_FILES(option=option)
-    settled = arguments_of(type(model).__name__, options)
+    settled = compile_options_of(type(model).__name__, options)
     if settled.weights == "reference":
         raise CompileCallErrors.NO_REFERENCE()
     with collecting():

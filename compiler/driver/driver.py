@@ -75,7 +75,6 @@ from sscc.compiler.frontend.special_tokens import check_vocabulary
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.interpret.signatures import program_signature, query_heads
 from sscc.compiler.options.compile_options import CompileOptions, ProgramShape
-from sscc.compiler.options.option import flag_of, records_of
 from sscc.compiler.options.outputs import write_text
 from sscc.compiler.options.warning import SsccWarning, collecting, warn
 from sscc.ir.context import mlir, print_module
@@ -105,6 +104,7 @@ from sscc.ir.levels import (
     set_target,
     set_tile_rows,
 )
+from sscc.ir.option import flag_of, records_of
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.ir.stopwatch import Stopwatch, recorded, timed
@@ -287,7 +287,6 @@ def _compile(options: CompileOptions, source: Source, pack: bool = False) -> Com
             seen = [*observers, printer] if printer.is_needed else observers
             times = run_passes(source.module, passes, seen, verify_each=not pack)
         for item in times:
-            logger.debug("%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
             if options.pass_statistics:
                 for what, number in item.statistics.items():
                     logger.info("%9d  %s: %s", number, item.name, what)

@@ -28,8 +28,9 @@ from sscc.runtime.serving.engine import (
 )
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.generation_config import default_sampling, overriding
-from sscc.runtime.session.sampling import Sampling, TokenLogprobs
-from sscc.runtime.support.serving_defaults import NEW_TOKENS
+from sscc.runtime.session.samplers import TokenLogprobs
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.support.serving_options import NEW_TOKENS
 from sscc.runtime.text.grammar import Grammar
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from sscc.compiler.driver.referred_checkpoints import EXPORTED, files_of, is_remembered, remember
 from sscc.compiler.options.compile_options import CompileOptions
 from sscc.compiler.options.garbage import collected_rarely
-from sscc.compiler.options.option import flag_of, records_of
 from sscc.compiler.options.progress import status
 from sscc.compiler.options.versions import compiler_digest, own_version, tool_versions
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.extras import COMPILE, is_installed, require
 from sscc.ir.files import file_digest, output_errors
+from sscc.ir.option import flag_of, records_of
 from sscc.ir.stopwatch import Stopwatch, recorded
 from sscc.runtime.artifact.artifact_files import MANIFEST
 from sscc.runtime.support.usable_memory import usable_memory

@@ -7,12 +7,11 @@ model. Nothing heavy is imported here, so the command line can describe its opti
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
 from sscc.compiler.options.layer_topk import LayerTopk
-from sscc.compiler.options.option import check_options, flag_of, option, records_of
 from sscc.compiler.options.outputs import StdoutErrors, refuse_stdout
 from sscc.compiler.options.policy import WHOLE_PROMPT, Policy, Rule, policy_of
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
@@ -33,6 +32,7 @@ from sscc.ir.geometry import (
     Geometry,
     default_recent,
 )
+from sscc.ir.option import check_options, flag_of, option, records_of
 from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
@@ -101,11 +101,9 @@ class OptionErrors(ErrorKind):
         UsageError,
         "--max-context {context} exceeds the {longest} tokens the model was made for: lower it to at most {longest}",
     )
-    POLICY_TWICE = UsageError, "policy and kv_policy are the same option: give one of them"
     UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
     WEIGHTS_TWICE = UsageError, "--weights {text} says {first} and {second}: give one of them"
     UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
-    TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
     BUDGET_TOO_SMALL = (
         UsageError,
         "a KV budget of {budget} rows leaves {left} for {part} after {others}, at least {least} is needed: raise "
@@ -158,20 +156,20 @@ class CompileOptions:
         UsageError: options that contradict each other or that this version cannot honour.
     """
 
-    model: Path
+    model: Path = option(
+        MISSING, "Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir, "
+        "- for one on stdin", "MODEL", positional=True, identity=False,
+    )  # fmt: skip
     output: Path | None = option(
         None, "artifact to write; - for stdout, of a lower level's text", "OUT", flags=("-o", "--output"),
         default="MODEL's stem + .rdu, in this folder", identity=False,
     )  # fmt: skip
     target: str = option("rdu", "machine to compile for, rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
-    config: Path | None = option(
-        None, "config.json for a .pt with a bare state_dict", "FILE", in_dump=True
-    )
+    config: Path | None = option(None, "config.json for a .pt with a bare state_dict", "FILE", in_dump=True)
     trust_pt2: bool = option(False, "load a .pt2 with torch's own reader, which runs code from the file")
     lora: Path | None = option(
-        None, "LoRA adapter to merge into the weights, as PEFT saves it", "FOLDER", group=CONTENT,
-        of_models=True,
-    )  # fmt: skip
+        None, "LoRA adapter to merge into the weights, as PEFT saves it", "FOLDER", group=CONTENT, of_models=True
+    )
     kv_sink: int | None = option(
         None, "attention sinks: first tokens, which always stay", "ROWS", group=CACHE, default=str(DEFAULT_SINK),
         least=0, rows=True, in_dump=True,
@@ -185,7 +183,7 @@ class CompileOptions:
         default="the rest of the budget", least=0, rows=True, in_dump=True,
     )  # fmt: skip
     kv_topk_per_layer: str | None = option(
-        None, "--kv-topk of each layer: numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
+        None, "selected rows of each layer, as --kv-topk: numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
         default="the same in all", rows=True, in_dump=True,
     )  # fmt: skip
     kv_budget: int | None = option(
@@ -206,20 +204,18 @@ class CompileOptions:
         choices=POOL_MODES, rows=True, in_dump=True,
     )  # fmt: skip
     kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = option(
-        None, f"{KV_POLICIES[0]}: the end of the prompt selects rows, once; {KV_POLICIES[1]}: all rows stay and every "
-        "step selects; FILE.py or FILE.py:CLASS: a rule of yours selects at the end of the prompt, and its file is "
-        "executed", "NAME", group=CACHE, flags=("--kv-policy", "--policy"), default=KV_POLICIES[0],
-        model_choices=KV_POLICIES, model_help=f"one of: {', '.join(KV_POLICIES)}", of_models=True,
-        rows=True, in_dump=True,
+        None, f"selection of rows. {KV_POLICIES[0]}: once, by the last queries of the prompt; {KV_POLICIES[1]}: at "
+        "every step, from all rows, which stay; FILE.py or FILE.py:CLASS: once, by a rule of yours, whose file is "
+        "executed", "NAME", group=CACHE, default=KV_POLICIES[0], model_choices=KV_POLICIES,
+        model_help=f"selection of rows: {' or '.join(KV_POLICIES)}", of_models=True, rows=True, in_dump=True,
     )  # fmt: skip
     kv_landmark_bits: int | None = option(
-        None, "with --kv-policy query: bits of a number in the copies of keys by which a step selects, 1, 2, 4, or 16 "
-        "for the keys themselves", "BITS", group=CACHE, default=str(DEFAULT_LANDMARK_BITS), rows=True, in_dump=True,
+        None, "bits per number of the key copies by which a step selects, 1, 2, 4, or 16 for the keys themselves; with "
+        "--kv-policy query", "BITS", group=CACHE, default=str(DEFAULT_LANDMARK_BITS), rows=True, in_dump=True,
     )  # fmt: skip
     kv_fetch: int | None = option(
-        None, "with --kv-policy query: most rows that a step fetches from the store per KV head, up to --kv-topk; it "
-        "attends to these and to rows that stay from the step before", "ROWS", group=CACHE, default="no limit",
-        rows=True, in_dump=True,
+        None, "most rows that a step fetches from the store per KV head, up to --kv-topk, beside those that stay from "
+        "the step before; with --kv-policy query", "ROWS", group=CACHE, default="no limit", rows=True, in_dump=True,
     )  # fmt: skip
     kv_rows: str | None = option(
         None, f"place of selected rows: {KV_ROWS[0]}, a copy in the cache, or {KV_ROWS[1]}, the prompt's K and V",
@@ -233,8 +229,7 @@ class CompileOptions:
     )  # fmt: skip
     max_context: int | None = option(
         None, "longest sequence, prompt and answer together", "TOKENS", group=GRAPH, default="the model's",
-        model_default="the model's own, if its states fit the memory", least=1, of_models=True,
-        in_dump=True,
+        model_default="the model's own, if its states fit the memory", least=1, of_models=True, in_dump=True,
     )  # fmt: skip
     batch: int | None = option(
         None, "sequences that decode together", "SLOTS", group=GRAPH, default=str(DEFAULT_BATCH), least=1,
@@ -257,14 +252,15 @@ class CompileOptions:
         "program's dtype, which halves the bytes in bf16", choices=SUMS,
     )  # fmt: skip
     opt_level: int = option(
-        2, "0: one kernel per operation; 1: one per layer; 2: one per run of equal layers", "LEVEL", flags=("-O",),
+        2, "optimization level. 0: a kernel per operation; 1: a kernel per layer; 2: a kernel per run of equal layers",
+        "LEVEL", flags=("-O",),
     )  # fmt: skip
     weights: str = option(
-        WEIGHTS[0], "embed, or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: products have "
-        "quantized weights; keep: as a quantized checkpoint stores them; dense: as numbers; or two words with a comma: "
-        "reference,int4", "HOW", group=CONTENT, default="embed, and keep for a quantized checkpoint",
-        of_models=True, model_default="keep for a quantized model",
-        model_help="keep, dense, or int8 or int4, then :GROUP, then :zero-point",
+        WEIGHTS[0], "place of weights, embed or reference (by digest), and after a comma their format in matmuls: int8 "
+        "or int4, then :GROUP (32), then :zero-point; keep: as a quantized checkpoint stores them; dense: not "
+        "quantized", "HOW", group=CONTENT, default="embed, and keep for a quantized checkpoint", of_models=True,
+        one_of="weights", model_default="keep for a quantized model",
+        model_help="format of weights in matmuls: keep, dense, or int8 or int4, then :GROUP, then :zero-point",
     )  # fmt: skip
     weight_format: WeightChoice | None = None
     save_golden: bool = option(
@@ -283,19 +279,24 @@ class CompileOptions:
         LEVELS[-1], f"stop after one of: {', '.join(LEVELS)}", "LEVEL", group=IR, choices=LEVELS, identity=False
     )
     compile_from: str | None = option(
-        None, "MODEL is a dump of this level", "LEVEL", group=IR, choices=LEVELS[:-1], identity=False
+        None, "level of MODEL, which is a dump", "LEVEL", group=IR, choices=LEVELS[:-1], identity=False
     )
     as_is: bool = option(
-        False, "with --compile-from: go on with any module that is legal at its level, whatever passes have run on it",
-        group=IR, identity=False,
+        False, "continue with any module that is legal at its level, whatever passes have run on it; with "
+        "--compile-from", group=IR, identity=False,
     )  # fmt: skip
     load_pass: tuple[str, ...] = option(
-        (), "a file with passes of yours, which is executed, or the name of an installed package's; repeatable",
+        (), "file with passes of yours, which is executed, or the name of an installed package's; repeatable",
         "FILE.py", group=IR,
     )  # fmt: skip
     checkpoint: Path | None = option(None, "weights for --compile-from", "PATH", group=IR, identity=False)
-    print_ir_before: tuple[str, ...] = option((), "on stderr; a pass or all", "PASS", group=IR, identity=False)
-    print_ir_after: tuple[str, ...] = option((), "on stderr; a pass, all or change", "PASS", group=IR, identity=False)
+    print_ir_before: tuple[str, ...] = option(
+        (), "print the IR on stderr before this pass; all: before every pass", "PASS", group=IR, identity=False
+    )
+    print_ir_after: tuple[str, ...] = option(
+        (), "print the IR on stderr after this pass; all: after every pass; change: after those that change it", "PASS",
+        group=IR, identity=False,
+    )  # fmt: skip
     ir_function: str | None = option(
         None, "show functions of this name, or pattern with * and ?", "NAME", group=IR, default="all", identity=False
     )
@@ -309,14 +310,13 @@ class CompileOptions:
         group=CONTENT, choices=backend_names,
     )  # fmt: skip
     native_code: bool = option(
-        lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0",
-        "do not compile the schedule for this CPU; `sscc run` does it then", group=CONTENT,
-        flags=("--no-native-code",), inverted=True, identity=False,
+        lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0", "skip the compilation of the schedule for this CPU, "
+        "which `sscc run` then does", group=CONTENT, flags=("--no-native-code",), inverted=True, identity=False,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_policy", policy_of(self.kv_policy))
-        check_options(self, OptionErrors.TOO_SMALL)
+        check_options(self)
         self._check_choices()
         self._check_sizes()
         self._check_golden()
@@ -502,7 +502,7 @@ class CompileOptions:
 class CompileArguments(TypedDict, total=False):
     """The fields of `CompileOptions` but `model`, as `sscc.compile` takes them: for editors and type checkers.
 
-    Paths may be text, `weights` is what the command line takes ("reference,int4:64"), and `policy` is `kv_policy`.
+    Paths may be text, and `weights` is what the command line takes ("reference,int4:64").
     """
 
     output: str | os.PathLike[str] | None
@@ -518,7 +518,6 @@ class CompileArguments(TypedDict, total=False):
     kv_obs: int | None
     kv_pool: int | None
     kv_pool_mode: str | None
-    policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
     kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
     kv_landmark_bits: int | None
     kv_fetch: int | None
@@ -552,15 +551,11 @@ class CompileArguments(TypedDict, total=False):
     native_code: bool
 
 
-def arguments_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
+def compile_options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
     """Return the options of a call of `sscc.compile`. Raises UsageError for an option that does not exist, and as
     `CompileOptions`."""
     kinds = {item.name: item.type for item in fields(CompileOptions)}
     values: dict[str, Any] = dict(arguments)
-    if "policy" in values:
-        if "kv_policy" in values:
-            raise OptionErrors.POLICY_TWICE()
-        values["kv_policy"] = values.pop("policy")
     for name, value in values.items():
         if name not in kinds or name == "model":
             raise OptionErrors.UNKNOWN(option=name, hint=did_you_mean(name, kinds))

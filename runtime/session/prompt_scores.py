@@ -6,7 +6,8 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.session.sampling import Allowed, BatchSampler, Sampling, TokenLogprobs
+from sscc.runtime.session.samplers import Allowed, BatchSampler, TokenLogprobs
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
 
 

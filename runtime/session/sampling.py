@@ -1,122 +1,61 @@
-"""Picks the next token from logits, by penalties, temperature, cuts and a draw that a seed makes reproducible.
-
-Let x[0 .. V) be the logits of a slot, in f32. The next token is made of them in this order:
-
-1.  Penalties. A token of the prompt or picked before gets x / repetition_penalty where x > 0, else
-    x * repetition_penalty; one that was picked n > 0 times then n * frequency_penalty + presence_penalty less.
-    In f64, rounded to f32 once.
-2.  Logit bias. The addend of a token is added, in f64, rounded to f32. What leaves f32 in 1 or 2 becomes the largest
-    f32 of its sign; minus infinity stays.
-3.  Constraint. A token that a constrained slot may not pick gets minus infinity. Where every token that it may pick
-    has that, the first of them is the token, and the uniform number of 8 is not used.
-4.  Temperature. At 0 the first of the largest x is the token, and nothing is drawn. Otherwise a token weighs
-    exp((x - max x) / temperature); the largest x weighs 1, less than 2**-124 counts as 0.
-5.  top_k. The k tokens with the largest x are kept; of equal ones, here and in 6, the first by id.
-6.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the weight of all of them.
-7.  min_p. Of these, those are kept that weigh at least min_p (times the likeliest one's 1).
-8.  A draw. The next uniform number u of the slot picks the first kept token, by id, at which the sum of the weights
-    kept so far exceeds u times the sum of all kept.
-
-Uniform number i of a seed is ``numpy.random.Generator(numpy.random.Philox(key=seed)).random(i + 1)[i]``: of
-Philox4x64-10, a function of the seed and i alone. A slot takes one per token, from 0 on, so a sequence gets the same
-tokens in any slot, alone or in company.
-
-Weights are computed in f32, to 4e-7 of each (and 2e-7 more per unit of (max x - x) / temperature), and summed up to
-some 1e-6 of a sum: what misses a boundary by no more may fall to its other side. The same logits give the same tokens
-on every machine.
-"""
+"""Options of sampling. `sscc.runtime.session.samplers` picks tokens from logits by them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import ml_dtypes
-import numpy as np
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import FINITE, check_options, option
 
-from sscc.ir.errors import ErrorKind, InputError, UsageError
-from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.support import _native
+_MODEL = "the model's generation_config.json, or {0}".format
+_LARGEST = 2**63 - 1
 
 
 class SamplingErrors(ErrorKind):
-    TEMPERATURE = UsageError, "temperature is {value}, but must be finite and at least 0 (0 is greedy)"
-    TOP_K = UsageError, "top-k is {value}, but must be between 0 and 2**63 - 1 (0 keeps every token)"
-    TOP_P = UsageError, "top-p is {value}, but must be above 0 and at most 1"
-    SEED = UsageError, "seed is {value}, but must be between 0 and 2**63 - 1"
-    MIN_P = UsageError, "min-p is {value}, but must be between 0 and 1"
-    REPETITION_PENALTY = UsageError, "repetition-penalty is {value}, but must be finite and above 0 (1 changes nothing)"
-    PRESENCE_PENALTY = UsageError, "presence-penalty is {value}, but must be between -2 and 2"
-    FREQUENCY_PENALTY = UsageError, "frequency-penalty is {value}, but must be between -2 and 2"
     BIAS_TOKEN = UsageError, "logit-bias names token {token}, but tokens are numbers between 0 and 2**63 - 1"
     BIAS = UsageError, "logit-bias of token {token} is {value}, but must be between -100 and 100"
     BIAS_TWICE = UsageError, "logit-bias names token {token} twice"
-    PROMPT = UsageError, "a prompt is a list of token ids, not an array of {dtype} with shape [{shape}]"
-    BATCH_LOGITS = (
-        UsageError,
-        "logits must be a contiguous f32 or bf16 array of shape [{wanted}], not {order} {dtype} array of shape "
-        "[{shape}]",
-    )
-    ACTIVE_SLOTS = (
-        UsageError,
-        "the active slots must be a contiguous bool array of shape [{wanted}], not {order} {dtype} array of shape "
-        "[{shape}]",
-    )
-    LOGITS_SHAPE = UsageError, "the logits of one token must have the shape [V], not [{shape}]"
-    LOGITS = InputError, "the largest logit is {value}: the weights are damaged, or too large for bf16"
-    SLOT_LOGITS = (
-        InputError,
-        "the largest logit of slot {slot} is {value}: the weights are damaged, or too large for bf16",
-    )
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to pick a token; this module's docstring says what is done in which order.
+    """Options of sampling.
 
     Attributes:
-        temperature: 0 is greedy (first of the largest logits); otherwise logits are divided by it.
-        top_k: keep the k most likely tokens; 0 keeps all.
-        top_p: keep the smallest set of most likely tokens whose probability reaches top_p; 1 keeps all.
-        seed: of the random draws.
-        min_p: keep tokens at least this times as likely as the likeliest; 0 keeps all.
-        repetition_penalty: divides positive and multiplies other logits of tokens that the prompt has or that were
-            picked, as transformers does; 1 changes nothing.
-        presence_penalty: taken from the logit of a token that was picked, as OpenAI defines it; -2 .. 2.
-        frequency_penalty: likewise, times how often it was picked; -2 .. 2.
         logit_bias: token and addend to its logit, -100 .. 100; each token once.
 
-    Raises UsageError for values outside these ranges.
+    Raises UsageError for values out of bounds.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    temperature: float = option(
+        0.0, "temperature of the draws; 0 is greedy", "T", model_default=_MODEL(0), least=0, most=FINITE
+    )
+    top_k: int = option(
+        0, "number of likeliest tokens to draw from; 0 for all", "K", model_default=_MODEL(0), least=0, most=_LARGEST
+    )
+    top_p: float = option(
+        1.0, "total probability of the likeliest tokens to draw from; 1 for all", "P",
+        model_default=_MODEL(1), least=0, most=1, exclusive=True,
+    )  # fmt: skip
+    seed: int = option(0, "seed of the draws", "N", least=0, most=_LARGEST)
+    min_p: float = option(
+        0.0, "least probability of a token relative to the likeliest one; 0 for all", "P",
+        model_default=_MODEL(0), least=0, most=1,
+    )  # fmt: skip
+    repetition_penalty: float = option(
+        1.0, "penalty on tokens of the prompt and the text, as in transformers; 1 for none", "X",
+        model_default=_MODEL(1), least=0, most=FINITE, exclusive=True,
+    )  # fmt: skip
+    presence_penalty: float = option(
+        0.0, "penalty on tokens that the text has, as OpenAI defines it", "X", least=-2, most=2
+    )
+    frequency_penalty: float = option(
+        0.0, "penalty on a token for each time that the text has it, as OpenAI defines it", "X", least=-2, most=2
+    )
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < float("inf"):
-            raise SamplingErrors.TEMPERATURE(value=self.temperature)
-        if not 0 <= self.top_k < 2**63:
-            raise SamplingErrors.TOP_K(value=self.top_k)
-        if not 0.0 < self.top_p <= 1.0:
-            raise SamplingErrors.TOP_P(value=self.top_p)
-        if not 0 <= self.seed < 2**63:
-            raise SamplingErrors.SEED(value=self.seed)
-        if not 0.0 <= self.min_p <= 1.0:
-            raise SamplingErrors.MIN_P(value=self.min_p)
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            raise SamplingErrors.REPETITION_PENALTY(value=self.repetition_penalty)
-        if not -2.0 <= self.presence_penalty <= 2.0:
-            raise SamplingErrors.PRESENCE_PENALTY(value=self.presence_penalty)
-        if not -2.0 <= self.frequency_penalty <= 2.0:
-            raise SamplingErrors.FREQUENCY_PENALTY(value=self.frequency_penalty)
+        check_options(self, as_flags=False)
         seen: set[int] = set()
         for token, addend in self.logit_bias:
             if not 0 <= token < 2**63:
@@ -126,165 +65,3 @@ class Sampling:
             if token in seen:
                 raise SamplingErrors.BIAS_TWICE(token=token)
             seen.add(token)
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """How likely a picked token was to the model itself: at temperature 1, before penalties and bias.
-
-    Attributes:
-        token: the one that was picked.
-        logprob: the natural logarithm of its probability.
-        top: the likeliest tokens with theirs, falling; of equal ones the first come first. As many as were asked for,
-            fewer where the model rules out the others (a logit of minus infinity).
-    """
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The tokens that slots may pick.
-
-    Attributes:
-        bits: [B, ceil(V / 32)] u32; bit t % 32 of word t // 32 of a slot's row is that of token t.
-        constrained: [B] bool, the slots whose rows count; the others may pick any token.
-    """
-
-    bits: Array
-    constrained: Array
-
-    @classmethod
-    def none(cls, slots: int, vocab_size: int) -> Allowed:
-        """Return the bits of that many slots, none of which is constrained."""
-        return cls(np.zeros((slots, (vocab_size + 31) // 32), np.uint32), np.zeros(slots, np.bool_))
-
-
-class BatchSampler:
-    """Picks the next tokens of several sequences, each in a slot of its own and by a `Sampling` of its own.
-
-    One call at a time: what comes while another thread picks raises UsageError.
-
-    Args:
-        slots: B.
-        vocab_size: V.
-        team: threads that share the slots of a pick; without, or while they do something else, the calling thread
-            picks alone. The tokens are the same.
-
-    Raises UsageError where either is below 1.
-    """
-
-    def __init__(self, slots: int, vocab_size: int, team: _native.Team | None = None) -> None:
-        self._shape = (slots, vocab_size)
-        self._native = _native.BatchSampler(slots, vocab_size, team=team)
-
-    def start(self, slot: int, sampling: Sampling, prompt: Sequence[int] | Array, logprobs: int | None = None) -> None:
-        """Begins a sequence in a slot, in place of the one there.
-
-        Args:
-            slot: 0 .. B - 1.
-            sampling: how to pick its tokens.
-            prompt: what the repetition penalty is also for; may be empty.
-            logprobs: how many of the likeliest tokens `logprobs` is to tell per token, at most V; None: nothing at all.
-
-        Raises UsageError for a slot, a token or a count out of range.
-        """
-        tokens = np.asarray(prompt)
-        if tokens.size and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
-            raise SamplingErrors.PROMPT(dtype=tokens.dtype, shape=tokens.shape)
-        self._native.start(
-            slot,
-            np.ascontiguousarray(tokens.reshape(-1), np.int64),
-            **{**vars(sampling), "logit_bias": list(sampling.logit_bias)},
-            logprobs=logprobs,
-        )
-
-    def stop(self, slot: int) -> None:
-        """Ends a slot's sequence, if it has one. Raises UsageError for a slot out of range."""
-        self._native.stop(slot)
-
-    def pick(self, logits: Array, active: Array, allowed: Allowed | None = None) -> Array:
-        """Return the next tokens [B] i64 of the active slots, -1 in place of the others.
-
-        Args:
-            logits: [B, V] f32 or bf16, C-contiguous; only the rows of active slots are looked at.
-            active: [B] bool.
-            allowed: the tokens that slots may pick; None: any.
-
-        Raises:
-            InputError: the largest logit of an active slot is NaN or infinite. Nothing was picked then.
-            UsageError: arrays of another form, an active slot in which no sequence was started, or a constrained one
-                that may pick no token.
-        """
-        bad, tokens = self._pick(logits, active, allowed)
-        if bad is not None:
-            raise SamplingErrors.SLOT_LOGITS(slot=bad, value=_largest(logits[bad]))
-        return tokens
-
-    def _pick(self, logits: Array, active: Array, allowed: Allowed | None = None) -> tuple[int | None, Array]:
-        """Return the first slot whose largest logit is NaN or infinite; the tokens, where there is none."""
-        if logits.shape != self._shape or logits.dtype not in _DTYPES or not logits.flags.c_contiguous:
-            raise SamplingErrors.BATCH_LOGITS(wanted=self._shape, **_form(logits))
-        if active.shape != self._shape[:1] or active.dtype != np.bool_ or not active.flags.c_contiguous:
-            raise SamplingErrors.ACTIVE_SLOTS(wanted=self._shape[:1], **_form(active))
-        tokens = np.empty(self._shape[0], np.int64)
-        bits = logits if logits.dtype == np.float32 else logits.view(np.uint16)
-        if allowed is None or not allowed.constrained.any():
-            return self._native.pick(bits, active, tokens), tokens
-        return self._native.pick(bits, active, tokens, allowed.bits, allowed.constrained), tokens
-
-    def logprobs(self, slot: int) -> TokenLogprobs | None:
-        """Of the slot's last token; None before the first and where the sequence was started without.
-
-        Raises UsageError for a slot out of range.
-        """
-        told = self._native.logprobs(slot)
-        return None if told is None else TokenLogprobs(told[0], told[1], tuple(told[2]))
-
-
-_DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
-
-
-def _form(array: Array) -> dict[str, Any]:
-    """The fields of an error about an array that does not fit."""
-    order = "a contiguous" if array.flags.c_contiguous else "a strided"
-    return {"order": order, "dtype": array.dtype, "shape": array.shape}
-
-
-def _largest(logits: Array) -> float:
-    return float(logits.astype(np.float32).max())
-
-
-class Sampler:
-    """Picks the tokens of one sequence: the same ones as a slot of a `BatchSampler`.
-
-    Args:
-        sampling: how to pick.
-        prompt: that of `BatchSampler.start`, checked at the first pick.
-    """
-
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] | Array = ()) -> None:
-        self._start = (sampling, prompt)
-        self._batch: BatchSampler | None = None  # made when the vocabulary is known
-
-    def pick(self, logits: Array) -> int:
-        """The next token from logits [V] of any floating dtype; V is the same in every call.
-
-        Raises InputError where the largest is NaN or infinite, UsageError for logits of another shape.
-        """
-        if self._batch is None:
-            if logits.ndim != 1:
-                raise SamplingErrors.LOGITS_SHAPE(shape=logits.shape)
-            self._batch = BatchSampler(1, len(logits))
-            self._batch.start(0, *self._start)
-        if logits.dtype not in _DTYPES:
-            logits = logits.astype(np.float32)
-        bad, tokens = self._batch._pick(np.ascontiguousarray(logits)[None], _ONE)
-        if bad is not None:
-            raise SamplingErrors.LOGITS(value=_largest(logits))
-        return int(tokens[0])
-
-
-_ONE = np.ones(1, np.bool_)

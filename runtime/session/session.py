@@ -49,10 +49,11 @@ from sscc.runtime.session.kept_rows import (
     rows_in_scratch,
 )
 from sscc.runtime.session.observing import Observation, Stages, Watching, step_through
-from sscc.runtime.session.sampling import Sampler, Sampling
+from sscc.runtime.session.samplers import Sampler
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.slot_message import SlotFormat, SlotMessage
 from sscc.runtime.session.tracing import CAPACITY, Tracer
-from sscc.runtime.support.serving_defaults import NEW_TOKENS
+from sscc.runtime.support.serving_options import NEW_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

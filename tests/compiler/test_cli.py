@@ -19,7 +19,7 @@ from sscc.compiler.options.versions import version_of
 from sscc.compiler.tools.commands import cli, doctor
 from sscc.compiler.tools.commands.compile import CompileCommandErrors
 from sscc.compiler.tools.commands.parser import CommandLineErrors
-from sscc.compiler.tools.quality.evaluation_plan import EvaluationOptionErrors
+from sscc.compiler.tools.quality.eval_options import EvaluationOptionErrors
 from sscc.ir import errors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.suggestions import ChoiceErrors

@@ -14,13 +14,14 @@ from sscc.compiler.options.compile_options import (
     CompileArguments,
     CompileOptions,
     OptionErrors,
-    arguments_of,
     cache_options,
+    compile_options_of,
 )
 from sscc.compiler.options.layer_topk import LayerTopkErrors
 from sscc.ir.choices import OPT_LEVELS
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.ir.target import TargetErrors
 from sscc.passes import pass_pipeline as pipeline
@@ -46,14 +47,14 @@ REFUSED: dict[str, Refusal] = {
         ChoiceErrors.UNKNOWN,
         {"option": "--compile-from", "value": "schedule"},
     ),
-    "batch": ({"batch": 0}, OptionErrors.TOO_SMALL, {"option": "--batch", "value": 0, "least": 1}),
-    "chunk": ({"prefill_chunk": 1}, OptionErrors.TOO_SMALL, {"option": "--prefill-chunk", "value": 1, "least": 2}),
-    "context": ({"max_context": 0}, OptionErrors.TOO_SMALL, {"option": "--max-context", "value": 0, "least": 1}),
-    "sink": ({"kv_sink": -1}, OptionErrors.TOO_SMALL, {"option": "--kv-sink", "value": -1, "least": 0}),
-    "recent": ({"kv_recent": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-recent", "value": 0, "least": 1}),
-    "topk": ({"kv_topk": -3}, OptionErrors.TOO_SMALL, {"option": "--kv-topk", "value": -3, "least": 0}),
-    "budget": ({"kv_budget": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-budget", "value": 0, "least": 1}),
-    "obs": ({"kv_obs": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-obs", "value": 0, "least": 1}),
+    "batch": ({"batch": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--batch", "value": 0, "least": 1}),
+    "chunk": ({"prefill_chunk": 1}, OptionRangeErrors.TOO_SMALL, {"option": "--prefill-chunk", "value": 1, "least": 2}),
+    "context": ({"max_context": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--max-context", "value": 0, "least": 1}),
+    "sink": ({"kv_sink": -1}, OptionRangeErrors.TOO_SMALL, {"option": "--kv-sink", "value": -1, "least": 0}),
+    "recent": ({"kv_recent": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--kv-recent", "value": 0, "least": 1}),
+    "topk": ({"kv_topk": -3}, OptionRangeErrors.TOO_SMALL, {"option": "--kv-topk", "value": -3, "least": 0}),
+    "budget": ({"kv_budget": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--kv-budget", "value": 0, "least": 1}),
+    "obs": ({"kv_obs": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--kv-obs", "value": 0, "least": 1}),
     "sums-of-one-rank": ({"tp_sums": "model"}, OptionErrors.SUMS_WITHOUT_RANKS, {"sums": "model"}),
     "sums": ({"tp": 2, "tp_sums": "bf16"}, ChoiceErrors.UNKNOWN, {"option": "--tp-sums", "value": "bf16"}),
     "even-pool": ({"kv_pool": 4}, OptionErrors.EVEN_POOL, {"pool": 4}),
@@ -77,7 +78,7 @@ REFUSED: dict[str, Refusal] = {
     "golden-prompt": ({"golden_prompt_file": MODEL}, OptionErrors.NO_GOLDEN, {"option": "--golden-prompt-file"}),
     "no-golden-tokens": (
         {"save_golden": True, "golden_tokens": 0},
-        OptionErrors.TOO_SMALL,
+        OptionRangeErrors.TOO_SMALL,
         {"option": "--golden-tokens", "value": 0, "least": 1},
     ),
     "golden-without-weights": ({"save_golden": True, "weights": "none"}, OptionErrors.GOLDEN_WITHOUT_WEIGHTS, {}),
@@ -265,16 +266,15 @@ def test_arguments_of_python_are_the_options() -> None:
     """Each option by its name and type; paths may be text, and weights are words."""
     expected = {item.name: str(item.type) for item in fields(CompileOptions)}
     named = {name: kind.__forward_arg__ for name, kind in CompileArguments.__annotations__.items()}
-    assert named.pop("policy") == named["kv_policy"]  # the same by a shorter name
     assert {"model": "Path", **named} == {
         name: "str | os.PathLike[str] | None" if kind == "Path | None" else kind for name, kind in expected.items()
     }
 
 
 def test_arguments_of_python() -> None:
-    checked = arguments_of("a/model.pt", {"output": "b.rdu", "kv_budget": 64, "weights": "reference,int4"})
+    checked = compile_options_of("a/model.pt", {"output": "b.rdu", "kv_budget": 64, "weights": "reference,int4"})
     assert (checked.model, checked.output_path) == (Path("a/model.pt"), Path("b.rdu"))
     assert (checked.weights, str(checked.weight_format)) == ("reference", "int4:32")
     arguments: Any = {"kv_buget": 64}
     with raises(OptionErrors.UNKNOWN, option="kv_buget", hint="; did you mean 'kv_budget'?"):
-        arguments_of("model.pt", arguments)
+        compile_options_of("model.pt", arguments)

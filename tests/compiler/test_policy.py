@@ -249,7 +249,7 @@ def test_an_operator_that_no_level_has_is_refused_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, scoring(f"return {MASS}.cumsum(dim=1)"))
-    arguments = ["compile", str(TINY), "--no-weights", "--policy", str(file), "--kv-budget", "64"]
+    arguments = ["compile", str(TINY), "--no-weights", "--kv-policy", str(file), "--kv-budget", "64"]
     error = reported([*arguments, "-o", str(tmp_path / "out.rdu")])
     check(error, LowerTorchErrors.NO_SUCH_OPERATION, origin="mine.py:7: ", op="tm_tensor.scan")
     assert capsys.readouterr().err.endswith(f"sscc: error: {error}\n")
@@ -265,7 +265,8 @@ def test_an_operator_that_no_level_has_is_refused_with_its_line(
 def test_programs_that_no_rule_is_for(
     model: Path, options: list[str], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
 ) -> None:
-    arguments = ["compile", str(model), "--no-weights", "--policy", str(RULES / "key_norm.py"), "--max-context", "64"]
+    rule = str(RULES / "key_norm.py")
+    arguments = ["compile", str(model), "--no-weights", "--kv-policy", rule, "--max-context", "64"]
     check(reported([*arguments, *options, "-o", str(tmp_path / "out.rdu")]), kind, **fields)
 
 
@@ -277,7 +278,7 @@ def test_a_dump_holds_the_rule_and_an_artifact_its_name(tmp_path: Path, capsys: 
     file = written(tmp_path, scoring("return -prompt.keys.norm(dim=-1)"))
     dump, out = tmp_path / "a.mlir", tmp_path / "a.rdu"
     options = ["--kv-budget", "32", "--kv-recent", "8", "--max-context", "128", "--prefill-chunk", "16"]
-    options += ["--policy", str(file), "--compile-to", "import", "-o", str(dump)]
+    options += ["--kv-policy", str(file), "--compile-to", "import", "-o", str(dump)]
     assert cli.main(["compile", str(TINY), *options]) == 0
     digest = rule_of(file).digest
     file.unlink()
@@ -301,7 +302,7 @@ def test_eval_compares_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     )
     rules = [str(RULES / f"{name}.py") for name in ("pyramid", "key_norm")]
     arguments = ["eval", str(TINY), "-o", str(tmp_path / "results"), "--examples-file", str(examples), "--no-plot"]
-    cells = ["--methods", "full", "--budgets", "64", "--kv-obs", "8", "--policy", rules[0], "--policy", rules[1]]
+    cells = ["--methods", "full", "--budgets", "64", "--kv-obs", "8", "--kv-policy", rules[0], "--kv-policy", rules[1]]
     assert cli.main([*arguments, *cells]) == 0
     results = json.loads((tmp_path / "results" / "results.json").read_text())
     scores = {cell["name"]: cell["scores"][0]["mean"] for cell in results["cells"]}
@@ -311,7 +312,7 @@ def test_eval_compares_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert results["options"]["rules"] == {rule.name: rule.digest for rule in map(rule_of, rules)}
     shown = capsys.readouterr().out
     assert all(f"{name} 64 " in part for name in ("Pyramid", "KeyNorm") for part in shown.split("minus full"))
-    error = one_line([*arguments, "--policy", "query"], capsys)
+    error = one_line([*arguments, "--kv-policy", "query"], capsys)
     check(error, EvalCommandErrors.BUILT_IN_POLICY, policy="query")
 
 
@@ -323,9 +324,9 @@ def test_a_policy_is_a_class_or_an_object_in_python(tmp_path: Path) -> None:
             return -prompt.positions.to(torch.float32).expand(prompt.keys.shape[:2])
 
     shape: dict[str, Any] = {"kv_budget": 32, "kv_sink": 2, "kv_recent": 8, "max_context": 128, "native_code": False}
-    sscc.compile(TINY, output=tmp_path / "a.rdu", policy=Positions, **shape)
+    sscc.compile(TINY, output=tmp_path / "a.rdu", kv_policy=Positions, **shape)
     session = sscc.load(tmp_path / "a.rdu", interpreter="reference")
     session.prefill(0, list(range(8, 108)))
     assert session.interpreter.tensor("selected")[0, 0].tolist() == list(range(2, 24))
-    with raises(OptionErrors.POLICY_TWICE):
-        sscc.compile(TINY, policy=Positions, kv_policy="query")
+    with raises(OptionErrors.UNKNOWN, option="policy", hint="; did you mean 'kv_policy'?"):
+        sscc.compile(TINY, policy=Positions)  # type: ignore[call-arg]

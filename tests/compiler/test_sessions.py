@@ -23,7 +23,6 @@ from sscc.compiler.driver.sessions import open_session
 from sscc.compiler.options.compile_options import CompileOptions
 from sscc.compiler.tools.commands.bench import step_bytes
 from sscc.compiler.tools.commands.cli import main
-from sscc.compiler.tools.commands.engines import ExecutionErrors
 from sscc.compiler.tools.inspection.inspection import inspect_artifact
 from sscc.ir.errors import SsccError
 from sscc.runtime.backends.collectives.group import thread_groups
@@ -35,7 +34,7 @@ from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.kept_rows import KeptRows
 from sscc.runtime.session.session import Session, Snapshot
 from tests.compiler.test_joining import listeners
-from tests.errors import check, one_line, raises
+from tests.errors import check, raises
 from tests.models.tiny_llama import save_tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -241,11 +240,6 @@ def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str
     assert "native interpreter, 2 ranks, 2 threads\n" in capfd.readouterr().out
     assert main(["inspect", str(artifact.path)]) == 0
     assert "2 layers, 2/1 heads of 8 on each of 2 ranks, 38 tokens\n" in capfd.readouterr().out
-
-
-def test_what_does_not_fit(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
-    error = one_line(["run", str(artifact.path), "--token-ids", "1", "--tp", "4"], capfd)
-    check(error, ExecutionErrors.OTHER_RANKS, asked=4, path=artifact.path, ranks=2)
 
 
 @pytest.mark.parametrize("kv", [{}, {"kv_rows": "indexed"}, {"kv_policy": "query"}], ids=str)

@@ -25,14 +25,14 @@ from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine import Engine, EngineOptions, Request
 from sscc.runtime.serving.server.anthropic import PATH as MESSAGES
 from sscc.runtime.serving.server.anthropic import MessagesBody
-from sscc.runtime.serving.server.app import Role, create_app
+from sscc.runtime.serving.server.app import create_app
 from sscc.runtime.serving.server.freed_memory import keep_little
-from sscc.runtime.serving.server.jobs import RequestLimits
 from sscc.runtime.serving.server.openai import NO_EFFECT, UNSUPPORTED, ChatBody, CompletionBody
 from sscc.runtime.serving.server.prefill_endpoint import PATH, SlotBody
 from sscc.runtime.serving.server.responses import ResponsesBody
 from sscc.runtime.serving.server.tokenization import DetokenizeBody, TokenizeBody
 from sscc.runtime.session.session import Session
+from sscc.runtime.support.serving_options import RequestLimits, Role
 from sscc.runtime.text.chat_formats import CALL_FORMATS, THOUGHT_FORMATS, ChatFormats
 from tests.fuzz.harness import Finding, Target
 from tests.runtime.server.fake import MODEL, NAME, SIGNATURE, TOKENIZER, AlphabetInterpreter

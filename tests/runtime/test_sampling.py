@@ -21,12 +21,14 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.errors import ErrorKind, UsageError, plain
+from sscc.ir.option import OptionRangeErrors
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.session.sampling import Allowed, BatchSampler, Sampler, Sampling, SamplingErrors
+from sscc.runtime.session.samplers import Allowed, BatchSampler, Sampler, SamplerErrors
+from sscc.runtime.session.sampling import Sampling, SamplingErrors
 from sscc.runtime.support import _native
 from sscc.runtime.support.native_errors import NativeErrors
-from tests.errors import raises
+from tests.errors import raises, refusal
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
 SLACK = 2e-5  # of a sum: what may fall to either side of a boundary
@@ -524,9 +526,9 @@ def test_logits_are_not_written_to() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(1.0, top_k=2)])
 def test_logits_that_are_not_finite_are_refused(value: float, sampling: Sampling) -> None:
-    with raises(SamplingErrors.LOGITS, value=value):
+    with raises(SamplerErrors.LOGITS, value=value):
         draws(sampling, 1, np.array([1.0, value, 2.0]))
-    with raises(SamplingErrors.LOGITS, value="-inf"):
+    with raises(SamplerErrors.LOGITS, value="-inf"):
         draws(sampling, 1, np.full(4, -np.inf))
 
 
@@ -540,7 +542,7 @@ def test_a_damaged_row_is_named_and_nothing_is_picked(dtype: Any, vocab_size: in
     for at in range(vocab_size):
         bad = good.copy()
         bad[2, at] = np.nan
-        with raises(SamplingErrors.SLOT_LOGITS, slot=2, value="nan"):
+        with raises(SamplerErrors.SLOT_LOGITS, slot=2, value="nan"):
             batch.pick(bad, np.ones(3, bool))
     tokens = batch.pick(bad, np.array([True, True, False]))
     assert tokens.tolist() == [int(uniforms(9, 1)[0] * vocab_size)] * 2 + [-1]
@@ -549,20 +551,20 @@ def test_a_damaged_row_is_named_and_nothing_is_picked(dtype: Any, vocab_size: in
 @pytest.mark.parametrize(
     ("values", "kind", "fields"),
     [
-        ({"temperature": -1.0}, SamplingErrors.TEMPERATURE, {"value": -1.0}),
-        ({"temperature": float("nan")}, SamplingErrors.TEMPERATURE, {"value": "nan"}),
-        ({"temperature": float("inf")}, SamplingErrors.TEMPERATURE, {"value": "inf"}),
-        ({"top_k": -1}, SamplingErrors.TOP_K, {"value": -1}),
-        ({"top_p": 0.0}, SamplingErrors.TOP_P, {"value": 0.0}),
-        ({"top_p": 1.5}, SamplingErrors.TOP_P, {"value": 1.5}),
-        ({"seed": -5}, SamplingErrors.SEED, {"value": -5}),
-        ({"seed": 2**63}, SamplingErrors.SEED, {"value": 9223372036854775808}),
-        ({"min_p": -0.1}, SamplingErrors.MIN_P, {"value": -0.1}),
-        ({"min_p": 1.1}, SamplingErrors.MIN_P, {"value": 1.1}),
-        ({"repetition_penalty": 0.0}, SamplingErrors.REPETITION_PENALTY, {"value": 0.0}),
-        ({"repetition_penalty": float("inf")}, SamplingErrors.REPETITION_PENALTY, {"value": "inf"}),
-        ({"presence_penalty": 2.5}, SamplingErrors.PRESENCE_PENALTY, {"value": 2.5}),
-        ({"frequency_penalty": float("nan")}, SamplingErrors.FREQUENCY_PENALTY, {"value": "nan"}),
+        ({"temperature": -1.0}, OptionRangeErrors.TOO_SMALL, {"value": -1.0}),
+        ({"temperature": float("nan")}, OptionRangeErrors.OUT_OF_RANGE, {"value": "nan"}),
+        ({"temperature": float("inf")}, OptionRangeErrors.OUT_OF_RANGE, {"value": "inf"}),
+        ({"top_k": -1}, OptionRangeErrors.OUT_OF_RANGE, {"value": -1}),
+        ({"top_p": 0.0}, OptionRangeErrors.NOT_ABOVE, {"value": 0.0}),
+        ({"top_p": 1.5}, OptionRangeErrors.NOT_ABOVE, {"value": 1.5}),
+        ({"seed": -5}, OptionRangeErrors.OUT_OF_RANGE, {"value": -5}),
+        ({"seed": 2**63}, OptionRangeErrors.OUT_OF_RANGE, {"value": 9223372036854775808}),
+        ({"min_p": -0.1}, OptionRangeErrors.OUT_OF_RANGE, {"value": -0.1}),
+        ({"min_p": 1.1}, OptionRangeErrors.OUT_OF_RANGE, {"value": 1.1}),
+        ({"repetition_penalty": 0.0}, OptionRangeErrors.NOT_ABOVE, {"value": 0.0}),
+        ({"repetition_penalty": float("inf")}, OptionRangeErrors.NOT_ABOVE, {"value": "inf"}),
+        ({"presence_penalty": 2.5}, OptionRangeErrors.OUT_OF_RANGE, {"value": 2.5}),
+        ({"frequency_penalty": float("nan")}, OptionRangeErrors.OUT_OF_RANGE, {"value": "nan"}),
         ({"logit_bias": ((3, 101.0),)}, SamplingErrors.BIAS, {"token": 3, "value": 101.0}),
         ({"logit_bias": ((-3, 1.0),)}, SamplingErrors.BIAS_TOKEN, {"token": -3}),
         ({"logit_bias": ((3, 1.0), (3, 2.0))}, SamplingErrors.BIAS_TWICE, {}),
@@ -580,8 +582,8 @@ def test_bad_values_are_refused(values: dict[str, Any], kind: ErrorKind, fields:
         (-1, Sampling(), [], None, NativeErrors.SAMPLER_NO_SLOT, {"slot": -1, "last": 1}),
         (0, Sampling(), [3, 5], None, NativeErrors.PROMPT_TOKEN, {"token": 5, "last": 4}),
         (0, Sampling(), [-1], None, NativeErrors.PROMPT_TOKEN, {"token": -1}),
-        (0, Sampling(), [0.5], None, SamplingErrors.PROMPT, {"dtype": "float64"}),
-        (0, Sampling(), [[1, 2]], None, SamplingErrors.PROMPT, {"shape": [1, 2]}),
+        (0, Sampling(), [0.5], None, SamplerErrors.PROMPT, {"dtype": "float64"}),
+        (0, Sampling(), [[1, 2]], None, SamplerErrors.PROMPT, {"shape": [1, 2]}),
         (0, Sampling(logit_bias=((5, 1.0),)), [], None, NativeErrors.BIAS_TOKEN, {"token": 5}),
         (0, Sampling(), [], -1, NativeErrors.LOGPROBS, {"logprobs": -1}),
         (0, Sampling(), [], 6, NativeErrors.LOGPROBS, {"logprobs": 6, "vocabulary": 5}),
@@ -599,10 +601,10 @@ def test_other_arrays_are_refused() -> None:
     batch.start(0, Sampling(), [])
     logits, active = np.zeros((2, 8), np.float32), np.array([True, False])
     for bad in (logits[0], logits[:, :7], logits.astype(np.float64), logits.view(np.int32), logits.T.copy().T):
-        with raises(SamplingErrors.BATCH_LOGITS, wanted=[2, 8], dtype=bad.dtype, shape=bad.shape):
+        with raises(SamplerErrors.BATCH_LOGITS, wanted=[2, 8], dtype=bad.dtype, shape=bad.shape):
             batch.pick(bad, active)
     for bad in (active[:1], active.astype(np.int8), active[:, None], np.ones(4, bool)[::2]):
-        with raises(SamplingErrors.ACTIVE_SLOTS):
+        with raises(SamplerErrors.ACTIVE_SLOTS):
             batch.pick(logits, bad)
     with raises(NativeErrors.SAMPLER_NOT_STARTED, slot=1):
         batch.pick(logits, np.ones(2, bool))
@@ -617,11 +619,11 @@ def test_other_arrays_are_refused() -> None:
     for slots, vocab_size in ((5, 0), (1, 2**31)):
         with raises(NativeErrors.SAMPLER_VOCABULARY, vocabulary=vocab_size):
             BatchSampler(slots, vocab_size)
-    with raises(SamplingErrors.LOGITS_SHAPE, shape=[1, 5]):
+    with raises(SamplerErrors.LOGITS_SHAPE, shape=[1, 5]):
         Sampler(Sampling()).pick(LOGITS[None])
     sampler = Sampler(Sampling())
     sampler.pick(LOGITS)
-    with raises(SamplingErrors.BATCH_LOGITS, shape=[1, 4]):
+    with raises(SamplerErrors.BATCH_LOGITS, shape=[1, 4]):
         sampler.pick(LOGITS[:4])
 
 
@@ -674,22 +676,24 @@ def test_vectors_of_every_width_give_the_same_bits(bf16: bool, spread: float) ->
 
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
-BOUNDED: dict[str, tuple[SamplingErrors, tuple[float, ...]]] = {
-    "temperature": (SamplingErrors.TEMPERATURE, (*NOT_FINITE, -1e-9)),
-    "top_k": (SamplingErrors.TOP_K, (*NOT_FINITE, -1, 2**63)),
-    "top_p": (SamplingErrors.TOP_P, (*NOT_FINITE, 0.0, -0.1, 1.0000001)),
-    "seed": (SamplingErrors.SEED, (*NOT_FINITE, -1, 2**63, 2**200)),
-    "min_p": (SamplingErrors.MIN_P, (*NOT_FINITE, -0.1, 1.1)),
-    "repetition_penalty": (SamplingErrors.REPETITION_PENALTY, (*NOT_FINITE, 0.0, -1.0)),
-    "presence_penalty": (SamplingErrors.PRESENCE_PENALTY, (*NOT_FINITE, -2.1, 2.1)),
-    "frequency_penalty": (SamplingErrors.FREQUENCY_PENALTY, (*NOT_FINITE, -2.1, 2.1)),
+BOUNDED: dict[str, tuple[float, ...]] = {
+    "temperature": (*NOT_FINITE, -1e-9),
+    "top_k": (*NOT_FINITE, -1, 2**63),
+    "top_p": (*NOT_FINITE, 0.0, -0.1, 1.0000001),
+    "seed": (*NOT_FINITE, -1, 2**63, 2**200),
+    "min_p": (*NOT_FINITE, -0.1, 1.1),
+    "repetition_penalty": (*NOT_FINITE, 0.0, -1.0),
+    "presence_penalty": (*NOT_FINITE, -2.1, 2.1),
+    "frequency_penalty": (*NOT_FINITE, -2.1, 2.1),
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, each) for name, (_, values) in BOUNDED.items() for each in values])
+@pytest.mark.parametrize(("name", "value"), [(name, each) for name, values in BOUNDED.items() for each in values])
 def test_every_number_is_bounded_at_the_door(name: str, value: float) -> None:
-    with raises(BOUNDED[name][0], value=value):
-        Sampling(**{name: value})
+    error = refusal(Sampling, **{name: value})
+    assert error is not None
+    assert isinstance(error.kind, OptionRangeErrors)
+    assert (error.fields["option"], error.fields["value"]) == (name, plain(value))
 
 
 def test_every_field_of_sampling_is_bounded() -> None:
@@ -715,9 +719,9 @@ def test_logits_that_are_not_finite_are_refused_with_their_slot(value: float) ->
     batch = BatchSampler(3, 5)
     for slot in range(3):
         batch.start(slot, Sampling(temperature=0.5 * slot), [])
-    with raises(SamplingErrors.SLOT_LOGITS, slot=1, value=value):
+    with raises(SamplerErrors.SLOT_LOGITS, slot=1, value=value):
         batch.pick(logits, np.ones(3, bool))
-    with raises(SamplingErrors.LOGITS, value=value):
+    with raises(SamplerErrors.LOGITS, value=value):
         Sampler(Sampling()).pick(logits[1])
     assert batch.pick(logits, np.array([True, False, True]))[1] == -1
 

@@ -16,7 +16,8 @@ import pytest
 
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.plan.plan import Barrier, Execute, PlanLoop
-from sscc.runtime.session.sampling import BatchSampler, Sampling
+from sscc.runtime.session.samplers import BatchSampler
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
 from sscc.runtime.support._native import Team
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run

@@ -10,27 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sscc.compiler.options.execution_options import ExecutionOptions
 from sscc.compiler.options.progress import bar
-from sscc.compiler.tools.commands.engines import (
-    add_execution_arguments,
-    check_at_least,
-    check_execution_arguments,
-    followed,
-    log_to_stderr,
-    open_artifact,
-    session_of,
-)
+from sscc.compiler.tools.commands.engines import followed, log_to_stderr, open_artifact, session_of
 from sscc.compiler.tools.commands.model_arguments import (
-    add_compilation_arguments,
-    add_model_argument,
+    ModelArgument,
+    add_compilation_options,
     announce,
     resolve_model,
 )
-from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.compiler.tools.inspection.measurements import Measurement, Measurements, Test
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import option, options_of
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.terminal import listing
 
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
     from sscc.runtime.session.session import Session
 
 PROMPT, NEW, DEPTH = 512, 128, 512
-REPETITIONS = 5
 UNTIMED_STEPS = 2
 CALIBRATION_BYTES = 256 << 20
 SEED = 0
@@ -58,38 +51,65 @@ class BenchErrors(ErrorKind):
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
-    tests = parser.add_argument_group("tests (N,N,.. for several; each number of steps at each depth and batch)")
-    numbers: dict[str, Any] = {"type": _numbers, "metavar": "N"}
-    tests.add_argument("-p", "--prompt-tokens", **numbers, help=f"prompts to prefill, 0 for none {_fitting(PROMPT)}")
-    tests.add_argument("-n", "--new-tokens", **numbers, help=f"steps to decode, 0 for none {_fitting(NEW)}")
-    tests.add_argument("-d", "--depth", **numbers, help=f"tokens of the prompt before these steps {_fitting(DEPTH)}")
-    tests.add_argument("-b", "--batch", **numbers, help="slots that decode (default: 1, and all)")
-    tests.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help="of each test")
-    parser.add_argument("--json", action="store_true", help="one object, for programs: every repetition's seconds")
-    add_quiet_argument(parser)
-    add_compilation_arguments(parser.add_argument_group("compilation, of a model"))
-    add_execution_arguments(parser.add_argument_group("execution"))
+TESTS = "tests (N,N,.. for several; each number of steps at each depth and batch)"
+"""Heading of help."""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of "512,1024". Raises UsageError for other texts."""
+    words = text.split(",")
+    if not all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words):
+        raise BenchErrors.NOT_NUMBERS(text=text)
+    return tuple(map(int, words))
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Options of the tests."""
+
+    prompt_tokens: tuple[int, ...] | None = option(
+        None, "tokens of prompts to prefill, 0 for none", "N", group=TESTS, default=f"{PROMPT}, or what fits",
+        flags=("-p", "--prompt-tokens"), parse=_numbers,
+    )  # fmt: skip
+    new_tokens: tuple[int, ...] | None = option(
+        None, "steps to decode, 0 for none", "N", group=TESTS, default=f"{NEW}, or what fits", flags=("-n",
+        "--new-tokens"), parse=_numbers,
+    )  # fmt: skip
+    depth: tuple[int, ...] | None = option(
+        None, "tokens of the prompt before these steps", "N", group=TESTS, default=f"{DEPTH}, or what fits",
+        flags=("-d", "--depth"), parse=_numbers, least=1,
+    )  # fmt: skip
+    batch: tuple[int, ...] | None = option(
+        None, "slots that decode", "N", group=TESTS, default="1, and all", flags=("-b", "--batch"), parse=_numbers,
+        least=1,
+    )  # fmt: skip
+    repetitions: int = option(5, "repetitions of each test", "N", group=TESTS, flags=("-r", "--repetitions"), least=1)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(ModelArgument)
+    parser.add_options(BenchOptions)
+    parser.add_options(CommonOptions, json="print one JSON object with the seconds of every repetition")
+    add_compilation_options(parser)
+    parser.add_options(ExecutionOptions)
 
 
 def main(args: argparse.Namespace) -> int:
-    check_execution_arguments(args)
-    check_at_least(1, "--repetitions", args.repetitions)
+    execution = options_of(ExecutionOptions, args)
     log_to_stderr(args.quiet)
     from sscc.runtime.serving.ranks.joining import ranks_of_this_machine
     from sscc.runtime.support import _native
 
     resolve_model(args, max(args.batch or [1]))
-    if followed(args):
+    if followed(args.artifact, execution):
         return 0
-    artifact = open_artifact(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=execution.verify)
     announce(args, artifact)
     plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
     threads = args.threads or _native.usable_threads()
     ranks, here = artifact.program.ranks, ranks_of_this_machine(artifact.program.ranks)
     results = []
-    with closing(session_of(artifact, args)) as session:
+    with closing(session_of(artifact, execution)) as session:
         if not args.json:
             print(listing([repr(artifact), _means(args.interpreter, threads, ranks, here), HEADER]), flush=True)
         with bar("measuring", alive=False) as (advance, update):
@@ -113,18 +133,6 @@ def _means(interpreter: str, threads: int, ranks: int, here: int) -> str:
     return f"{interpreter} interpreter{processes}, {threads} thread{'s' * (threads > 1)}"
 
 
-def _fitting(default: int) -> str:
-    return f"(default: {default}, or what fits)"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """ "512,1024" """
-    words = text.split(",")
-    if not all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words):
-        raise BenchErrors.NOT_NUMBERS(text=text)
-    return tuple(map(int, words))
-
-
 @dataclass(frozen=True)
 class Plan:
     """What is measured: prompts to prefill; steps to decode at depths, with so many slots."""
@@ -137,19 +145,14 @@ class Plan:
     @classmethod
     def of(cls, args: argparse.Namespace, slots: int, context: int) -> Plan:
         """What the options ask for. Raises UsageError for what the program does not take."""
-        steps = args.new_tokens or (max(1, min(NEW, context // 4)),)
-        steps = () if steps == (0,) else steps
+        steps = tuple(filter(None, args.new_tokens or (max(1, min(NEW, context // 4)),)))
         fits = max(1, min(DEPTH, context - UNTIMED_STEPS - max(steps, default=0)))
-        prompts = args.prompt_tokens or (min(PROMPT, context),)
         plan = cls(
-            prompts=() if prompts == (0,) else prompts,
+            prompts=tuple(filter(None, args.prompt_tokens or (min(PROMPT, context),))),
             steps=steps,
             depths=args.depth or (fits,),
             batches=args.batch or tuple(sorted({1, slots})),
         )
-        for option, values in (("-p", plan.prompts), ("-n", plan.steps), ("-d", plan.depths), ("-b", plan.batches)):
-            for value in values:
-                check_at_least(1, option, value)
         if max(plan.batches) > slots:
             raise BenchErrors.TOO_MANY_SLOTS(asked=max(plan.batches), slots=slots)
         if max(plan.prompts, default=0) > context:

@@ -7,21 +7,21 @@ import json
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options.compile_options import CACHE, GRAPH, CompileOptions
-from sscc.compiler.options.option import add_options
 from sscc.compiler.options.progress import status
-from sscc.compiler.tools.commands.compile import names_in
-from sscc.compiler.tools.commands.noise import add_quiet_argument
-from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
+from sscc.compiler.tools.commands.compile import WeightlessOption
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
+from sscc.ir.choices import LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD, shown_name
+from sscc.ir.option import FINITE, option, option_like, options_of, records_of
 from sscc.ir.terminal import send_log_to_stderr
-from sscc.ir.weight_formats.registry import order_of, parse_format
+from sscc.ir.weight_formats.registry import WeightChoice, order_of, parse_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from sscc.runtime.artifact.tensor_files import Layout
 
 DUMP = ".mlir"
-DEFAULT_STEPS = 4
 TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
 """Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
 sums and, in bf16, where intermediate values are rounded."""
 
 
 class BisectErrors(ErrorKind):
-    NEGATIVE_TOLERANCE = UsageError, "--tolerance is {tolerance}, but the least is 0"
     STDIN_TWICE = UsageError, "stdin holds one dump: give the name of a file for the other"
     NOT_TWO_DUMPS = UsageError, "two files are compared as they are: give two .mlir dumps, and no --pass-pipeline"
     LACKS_LAYERS = InputError, "{dump} lacks layers, because {cause}: start from the model"
@@ -55,55 +53,55 @@ class BisectErrors(ErrorKind):
     NOT_RUNNABLE = CheckError, "after {step} the program cannot be run any more: {problem}"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir, - for one on stdin"
-    )
-    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER.mlir", help="compare two dumps, run no pass")
-    parser.add_argument(
-        "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through (default: -O's)"
-    )
-    parser.add_argument(
-        "-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))} (default: 2)"
-    )
-    add_options(parser, CompileOptions, ["load_pass"])
-    parser.add_argument(
-        "--compile-to", default=LEVELS[-1], choices=LEVELS[1:], metavar="LEVEL", help="stop after this level"
-    )
-    add_options(parser, CompileOptions, ["tp", "target", "config", "trust_pt2"])
-    parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
-    parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
-    parser.add_argument(
-        "--weights",
-        dest="weight_format",
-        type=parse_format,
-        metavar="FORMAT",
-        help="keep, dense, or int8 or int4, then :GROUP, then :zero-point: quantized before anything is compared "
-        "(default: keep for a quantized checkpoint)",
-    )
-    parser.add_argument("--json", action="store_true", help="one object a line, for programs")
-    add_quiet_argument(parser)
-    _add_trial_arguments(parser.add_argument_group("what is run and compared"))
-    for group in (CACHE, GRAPH):
-        add_options(parser.add_argument_group(group), CompileOptions, names_in(group))
+SEED = 0
+"""Seed of tokens and random weights."""
+TRIAL = "what is run and compared"
+"""Heading of help."""
 
 
-def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
-    tolerances = ", ".join(f"{value:.0e} in {name}" for name, value in TOLERANCE.items())
-    group.add_argument("--tolerance", type=float, metavar="X", help=f"of ||a - b|| / ||b|| (default: {tolerances})")
-    group.add_argument("--prompt-tokens", type=int, metavar="N", help="random ones (default: 1.25 times the cache)")
-    group.add_argument(
-        "--steps", type=int, default=DEFAULT_STEPS, metavar="N", help="decode steps"
+@dataclass(frozen=True)
+class BisectOptions:
+    """Options of a search for the pass that changes outputs."""
+
+    other: Path | None = option(
+        None, "second dump, compared with the first without running passes", "OTHER.mlir", positional=True
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and random weights")
-    group.add_argument(
-        "--precision", default="f32", choices=PRECISIONS, metavar="TYPE", help="f32: the program's dtypes; f64"
+    pass_pipeline: str | None = option(
+        None, "passes to run after those that a dump has been through", "PASSES", default="those of -O"
     )
+    weight_format: WeightChoice | None = option(
+        None, "format of quantized weights, in which everything is compared: keep, dense, or int8 or int4, then "
+        ":GROUP, then :zero-point", "FORMAT", default="keep for a quantized checkpoint", flags=("--weights",),
+        parse=parse_format,
+    )  # fmt: skip
+    compile_to: str = option_like(CompileOptions, "compile_to", LEVELS[-1], group="", choices=LEVELS[1:])
+    tolerance: float | None = option(
+        None, "largest ||a - b|| / ||b|| that counts as rounding", "X", group=TRIAL,
+        default=", ".join(f"{value:.0e} in {name}" for name, value in TOLERANCE.items()), least=0, most=FINITE,
+    )  # fmt: skip
+    prompt_tokens: int | None = option(
+        None, "random tokens of the prompt", "N", group=TRIAL, default="1.25 times the cache"
+    )
+    steps: int = option(4, "decode steps", "N", group=TRIAL)
+    precision: str = option(
+        "f32", "precision of the interpreter: f32, the program's dtypes, or f64", "TYPE", group=TRIAL,
+        choices=PRECISIONS,
+    )  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    model = "model, as of `sscc compile`, or a dumped .mlir, - for one on stdin"
+    parser.add_options(CompileOptions, ["model"], model=model)
+    parser.add_options(BisectOptions)
+    names = ("opt_level", "load_pass", "tp", "target", "config", "trust_pt2", "checkpoint")
+    parser.add_options(CompileOptions, names, heading="", checkpoint="weights of a dump (default: random ones)")
+    parser.add_options(WeightlessOption, heading="", no_weights="use random weights, from the config alone")
+    parser.add_options(CommonOptions, json="print one JSON object a line")
+    records = records_of(CompileOptions)
+    parser.add_options(CompileOptions, [name for name in records if records[name].group in (CACHE, GRAPH)])
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.tolerance is not None and not args.tolerance >= 0:
-        raise BisectErrors.NEGATIVE_TOLERANCE(tolerance=args.tolerance)
     if args.model == args.other == STANDARD:
         raise BisectErrors.STDIN_TWICE()
     if args.other is not None and (args.pass_pipeline is not None or not _is_dump(args.model)):
@@ -135,16 +133,15 @@ def _is_dump(model: Path) -> bool:
 
 def _options(args: argparse.Namespace, dump: ir.Module | None) -> CompileOptions:
     """The options of the compilation. A dump has its level in its attributes, so no option says it."""
-    names = [name for name in CompileOptions.__dataclass_fields__ if getattr(args, name, None) is not None]
-    values: dict[str, Any] = {name: getattr(args, name) for name in names}
+    others: dict[str, Any] = {"weight_format": args.weight_format}
     if dump is not None:
         from sscc.ir.levels import get_level
 
-        values |= {"compile_from": get_level(dump), "compile_to": LEVELS[-1]}
+        others |= {"compile_from": get_level(dump), "compile_to": LEVELS[-1]}
     without = args.no_weights or (dump is not None and args.checkpoint is None)
     if args.model == STANDARD:  # an artifact would need a name; nothing is written here
-        values["output"] = Path("stdin.rdu")
-    return CompileOptions(**values, weights="none" if without else "reference")
+        others["output"] = Path("stdin.rdu")
+    return options_of(CompileOptions, args, weights="none" if without else "reference", **others)
 
 
 def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool = False) -> Source:
@@ -172,7 +169,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
 
     bisection = Bisection(
         lambda weights, constants: _tensors(args, source, weights, constants),
-        lambda signature: Trial.random(signature, args.prompt_tokens, args.steps, args.seed),
+        lambda signature: Trial.random(signature, args.prompt_tokens, args.steps, SEED),
         args.precision,
         *(() if source.checkpoint is None else (source.checkpoint.kept,)),
     )
@@ -236,7 +233,7 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
 
     checkpoint = source.checkpoint
     if checkpoint is None or not checkpoint.has_weights:
-        tensors = random_tensors(weights, args.seed)
+        tensors = random_tensors(weights, SEED)
     else:
         names = {name for stack in weights.values() for name in stack.sources}
         tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}

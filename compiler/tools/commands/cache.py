@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import option
 from sscc.ir.sizes import format_bytes
 from sscc.ir.terminal import listing
 
@@ -26,14 +28,19 @@ class CacheCommandErrors(ErrorKind):
     UNKNOWN = UsageError, "--clear is {name!r}, it must be one of {known}, or all"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--clear",
-        nargs="*",
-        metavar="KIND",
-        help=f"remove files of these kinds: {', '.join(KINDS)} (all without a name); they are made again when needed",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+@dataclass(frozen=True)
+class CacheOptions:
+    """Options of the cache."""
+
+    clear: tuple[str, ...] | None = option(
+        None, f"remove files of these kinds: {', '.join(KINDS)} (all without a name); they are made again when needed",
+        "KIND", words=True, optional_value=(),
+    )  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(CacheOptions)
+    parser.add_options(CommonOptions, ["json"])
 
 
 def main(args: argparse.Namespace) -> int:

@@ -6,38 +6,38 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from sscc.compiler.options.execution_options import ExecutionOptions
 from sscc.compiler.options.progress import status
 from sscc.compiler.tools.commands.engines import (
-    add_execution_arguments,
-    check_execution_arguments,
     followed,
     log_to_stderr,
     open_artifact,
     session_of,
     tokenizer_and_template,
 )
-from sscc.compiler.tools.commands.generation import add_sampling_arguments, sampling_of
+from sscc.compiler.tools.commands.generation import GENERATION, sampling_of
 from sscc.compiler.tools.commands.model_arguments import (
-    add_compilation_arguments,
-    add_model_argument,
+    ModelArgument,
+    add_compilation_options,
     announce,
     name_of,
     resolve_model,
 )
-from sscc.compiler.tools.commands.noise import add_quiet_argument
-from sscc.compiler.tools.commands.ranges import MOST_RANKS, MOST_THREADS, check_range
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
+from sscc.ir.option import option, options_of
 from sscc.ir.terminal import shown_text
-from sscc.runtime.support.serving_defaults import MOST_TOKENS
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.support.serving_options import MOST_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime.serving.engine import Completion, Engine
-    from sscc.runtime.session.sampling import Sampling
     from sscc.runtime.text.chat_template import ChatTemplate
 
 QUOTES = '"""'
@@ -63,37 +63,41 @@ class ChatErrors(ErrorKind):
     ENGINE_FAILED = InternalError, "the engine failed while it made the answer"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
-    parser.add_argument("--system", metavar="TEXT", help="system message that the conversation begins with")
-    add_quiet_argument(parser)
-    generation = parser.add_argument_group("generation")
-    generation.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer (default: what fits)")
-    add_sampling_arguments(generation)
-    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
-    add_execution_arguments(parser.add_argument_group("execution"))
+@dataclass(frozen=True)
+class ChatOptions:
+    """Options of a conversation."""
+
+    system: str | None = option(None, "system message of the conversation", "TEXT")
+    max_new_tokens: int | None = option(
+        None, "longest answer", "N", group=GENERATION, default="as the context permits", least=1, most=MOST_TOKENS
+    )
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(ModelArgument)
+    parser.add_options(ChatOptions)
+    parser.add_options(CommonOptions, ["quiet"])
+    parser.add_options(Sampling, heading=GENERATION, of_models=True)
+    add_compilation_options(parser)
+    parser.add_options(ExecutionOptions)
 
 
 def main(args: argparse.Namespace) -> int:
-    check_execution_arguments(args)
-    check_range("--max-new-tokens", args.max_new_tokens, 1, MOST_TOKENS)
-    check_range("--threads", args.threads, 1, MOST_THREADS)
-    check_range("--tp", args.tp, 1, MOST_RANKS)
+    execution = options_of(ExecutionOptions, args)
     log_to_stderr(args.quiet)
     from sscc.runtime.serving.engine import Engine
 
-    sampling_of(args)
     resolve_model(args)
-    if followed(args):
+    if followed(args.artifact, execution):
         return 0
-    artifact = open_artifact(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=execution.verify)
     announce(args, artifact)
     sampling = sampling_of(args, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
     geometry = artifact.signature.geometry
-    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer) as engine:
+    with closing(session_of(artifact, execution)) as session, Engine(session, tokenizer) as engine:
         if sys.stdin.isatty() and not args.quiet:
             _say(f"{name_of(args)}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.tools.commands.parser import Parser, build_parser, command_parsers
 from sscc.ir.extras import COMPLETION, require
 from sscc.ir.geometry import KV_POLICIES
+from sscc.ir.option import option
 
 SHELLS = ("bash", "zsh", "tcsh")
 POLICIES = {
@@ -25,15 +28,20 @@ PREAMBLE = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"one of: {', '.join(SHELLS)}")
+@dataclass(frozen=True)
+class CompletionOptions:
+    """Options of a completion script."""
+
+    shell: str = option(MISSING, f"shell: {', '.join(SHELLS)}", "SHELL", choices=SHELLS, positional=True)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(CompletionOptions)
 
 
 def main(args: argparse.Namespace) -> int:
     require(COMPLETION, "sscc completion")
     import shtab
-
-    from sscc.compiler.tools.commands.parser import build_parser, command_parsers
 
     parser = build_parser()
     for command in command_parsers(parser).values():
@@ -41,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
             completed: Any = action
             if action.type is Path:
                 completed.complete = shtab.FILE
-            elif "--policy" in action.option_strings:
+            elif "--kv-policy" in action.option_strings:
                 completed.complete = POLICIES
     print(shtab.complete(parser, args.shell, preamble=PREAMBLE.get(args.shell, "")))
     return 0

@@ -6,19 +6,21 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.options.execution_options import ExecutionOptions
+from sscc.compiler.options.modelling_options import ModellingOptions
 from sscc.compiler.options.progress import prompt_bar
-from sscc.compiler.tools.commands.engines import add_execution_arguments, log_to_stderr, open_artifact, session_of
-from sscc.compiler.tools.commands.generation import add_prompt_arguments, parse_token_ids, prompt_of, tokenizer_of
-from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.engines import log_to_stderr, open_artifact, session_of
+from sscc.compiler.tools.commands.generation import PromptOptions, parse_token_ids, prompt_of, tokenizer_of
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import option, options_of
 from sscc.ir.sizes import format_bytes, format_seconds
-from sscc.ir.target import load_target
 from sscc.ir.terminal import listing
-from sscc.runtime.support.serving_defaults import NEW_TOKENS
+from sscc.runtime.support.serving_options import NEW_TOKENS
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 DUMP = ".mlir"
 MAIN_GROUP = "main"
 """What the layers are called that the geometry of the program governs, which have no name."""
+TOKENS = "tokens, of artifacts: both are run, greedily"
+"""Heading of help."""
+
 
 class DiffErrors(ErrorKind):
     DUMPS_DO_NOT_RUN = UsageError, (
@@ -41,23 +46,24 @@ Facts = dict[str, Any]
 """Numbers, words and lists of numbers, by their path in `sscc inspect --json`, dots between its parts."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="A", help="an artifact, or a dump (.mlir)")
-    parser.add_argument("b", type=Path, metavar="B", help="another one of the same kind")
-    parser.add_argument("--json", action="store_true", help="one object, for programs: the facts of both, what differs")
-    parser.add_argument("--all", action="store_true", help="also show what is equal")
-    add_quiet_argument(parser)
-    machine = parser.add_argument_group("modelled times, of artifacts")
-    machine.add_argument(
-        "--target", metavar="TARGET", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: each its own)"
+@dataclass(frozen=True)
+class DiffOptions:
+    """Options of a comparison."""
+
+    a: Path = option(MISSING, "artifact, or dump (.mlir)", "A", positional=True)
+    b: Path = option(MISSING, "another one of the same kind", "B", positional=True)
+    all: bool = option(False, "show equal facts, too")
+    max_new_tokens: int | None = option(
+        None, "tokens to compare", "N", group=TOKENS, default=f"{NEW_TOKENS}, if they fit"
     )
-    machine.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
-    tokens = parser.add_argument_group("tokens, of artifacts: both are run, greedily")
-    add_prompt_arguments(tokens.add_mutually_exclusive_group())
-    tokens.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help=f"to compare (default: {NEW_TOKENS}, if they fit)"
-    )
-    add_execution_arguments(tokens)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(DiffOptions)
+    parser.add_options(CommonOptions, json="print one JSON object: the facts of both, the names of differing ones")
+    parser.add_options(ModellingOptions, ["target", "context"])
+    parser.add_options(PromptOptions, heading=TOKENS)
+    parser.add_options(ExecutionOptions)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -92,7 +98,7 @@ def _artifact_facts(path: Path, args: argparse.Namespace) -> Facts:
     from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
     artifact = open_artifact(path, verify=args.verify)
-    target = None if args.target is None else load_target(args.target)
+    target = options_of(ModellingOptions, args).target_of(artifact)
     facts = dict(_flat(asdict(inspect_artifact(artifact, target, context=args.context))))
     return {"schedule": artifact.schedule_digest, "weights": artifact.manifest.weights.digest, **facts}
 
@@ -129,7 +135,7 @@ def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int],
     from sscc.runtime.text.tokenizer import decode
 
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
-    session = session_of(artifact, args)
+    session = session_of(artifact, options_of(ExecutionOptions, args))
     try:
         prompt = prompt_of(tokenizer, args)
         with prompt_bar(len(prompt)) as seen:

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 import sscc
 from sscc.compiler.options.versions import version_of
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.extras import EXTRAS
 from sscc.ir.sizes import format_bytes
@@ -49,8 +50,8 @@ class Diagnosis:
     problems: list[str] = field(default_factory=list)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(CommonOptions, ["json"])
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,65 +1,31 @@
-"""Commands that execute an artifact: their common options, and how they open it."""
+"""Opening of artifacts and sessions for the commands that execute one."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.options.execution_options import DraftOptions, ExecutionOptions
 from sscc.compiler.options.progress import status
-from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.terminal import send_log_to_stderr
-from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from sscc.runtime.artifact.signature import Signature
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.session.session import Session
+    from sscc.runtime.session.shortening import Shortener
     from sscc.runtime.text.chat_template import ChatTemplate
 
 
 class ExecutionErrors(ErrorKind):
-    BELOW_LEAST = UsageError, "{option} is {value:g}, it must be at least {least}"
     NO_TOKENIZER = InputError, "{path} has no tokenizer: compile a checkpoint that has one"
-    OTHER_RANKS = UsageError, "--tp is {asked}, but {path} is compiled for another number of ranks, {ranks}"
-
-
-def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="PATH",
-        help="run these weights, of the same shapes (default: the artifact's own, or of the checkpoint that it was "
-        "compiled from on this machine with --weights reference)",
-    )
-    group.add_argument(
-        "--no-verify",
-        dest="verify",
-        action="store_false",
-        help="do not compare the weights with their digests, which is done once until their files change",
-    )
-    add_interpreter_arguments(group)
-    group.add_argument("--tp", type=int, metavar="N", help="ranks (default: what the artifact was compiled for)")
-    group.add_argument(
-        "--transport",
-        metavar="NAME",
-        help="between ranks: memory or sockets (default: memory if they share it, else sockets)",
-    )
-
-
-def add_trace_argument(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write what threads, stages and requests did when, for Perfetto (ui.perfetto.dev), at the end; - for "
-        "stdout, and then what else is printed goes to stderr",
-    )
 
 
 @contextmanager
@@ -86,28 +52,6 @@ def traced(session: Session, path: Path | None) -> Iterator[None]:
         raise error
 
 
-def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--interpreter",
-        default=DEFAULT_BACKEND,
-        choices=backend_names(),
-        metavar="NAME",
-        help=f"one of: {', '.join(backend_names())}",
-    )
-    group.add_argument("--threads", type=int, metavar="N", help="(default: all that this process may use)")
-
-
-def check_execution_arguments(args: argparse.Namespace) -> None:
-    """Raises UsageError."""
-    check_at_least(1, "--threads", args.threads)
-
-
-def check_at_least(least: int, option: str, value: float | None) -> None:
-    """Raise UsageError where a value is given and below the least one."""
-    if value is not None and value < least:
-        raise ExecutionErrors.BELOW_LEAST(option=option, value=value, least=least)
-
-
 def log_to_stderr(quiet: bool = False) -> None:
     send_log_to_stderr(logging.WARNING, "sscc: %(message)s")
     logging.getLogger("sscc").setLevel(logging.ERROR if quiet else logging.INFO)
@@ -124,18 +68,37 @@ def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate 
     return load_tokenizer(artifact.tokenizer_file), template
 
 
-def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
-    """Open a session as the options say. Raise as `open_session`, and UsageError where --tp differs from the
-    artifact's number of ranks."""
+def session_of(artifact: Artifact, execution: ExecutionOptions) -> Session:
+    """Open a session as the options say. Raise as `open_session`."""
     from sscc.compiler.driver.sessions import open_session
     from sscc.runtime.support import _native
 
-    _check_ranks(artifact, args)
-    threads = args.threads or _native.usable_threads()
+    threads = execution.threads or _native.usable_threads()
     with status(f"opening {artifact.path.name}"):
         return open_session(
-            artifact, args.checkpoint, interpreter=args.interpreter, threads=threads, transport=args.transport
-        )
+            artifact, execution.checkpoint, interpreter=execution.interpreter, threads=threads,
+            transport=execution.transport,
+        )  # fmt: skip
+
+
+@contextmanager
+def opened_shortener(
+    options: DraftOptions, execution: ExecutionOptions, signature: Signature, tokenizer: Tokenizer | None
+) -> Iterator[Shortener | None]:
+    """Open what shortens prompts for a program, for the time of the block; None without a draft. Raise as
+    `open_session` and `Shortener` do."""
+    if options.draft is None:
+        yield None
+        return
+    from sscc.compiler.driver.sessions import open_session
+    from sscc.runtime.session.shortening import Shortener
+    from sscc.runtime.session.speculative_prefill import Draft
+
+    draft = open_artifact(options.draft, verify=execution.verify)
+    with status(f"opening {options.draft.name}"):
+        session = open_session(draft, interpreter=execution.interpreter, threads=execution.threads)
+    with closing(session):
+        yield Shortener(Draft(session), signature, tokenizer, options.keep_delimiter)
 
 
 def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
@@ -146,19 +109,14 @@ def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
         return Artifact.load(path, verify=verify)
 
 
-def followed(args: argparse.Namespace) -> bool:
+def followed(path: Path, execution: ExecutionOptions) -> bool:
     """Follow rank 0 to its end, if torchrun has started this process as another rank. Return True if it has."""
     if os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ:
         return False
     from sscc.compiler.driver.sessions import follow_session
     from sscc.runtime.session.artifact import Artifact
 
-    artifact = Artifact.load(args.artifact, verify=args.verify)
-    _check_ranks(artifact, args)
-    return follow_session(artifact, args.checkpoint, args.interpreter, args.threads, args.transport)
-
-
-def _check_ranks(artifact: Artifact, args: argparse.Namespace) -> None:
-    ranks = artifact.program.ranks
-    if args.tp is not None and args.tp != ranks:
-        raise ExecutionErrors.OTHER_RANKS(asked=args.tp, path=artifact.path, ranks=ranks)
+    artifact = Artifact.load(path, verify=execution.verify)
+    return follow_session(
+        artifact, execution.checkpoint, execution.interpreter, execution.threads, execution.transport
+    )

@@ -1,24 +1,27 @@
-"""Options of the commands that make text: the prompt, and how tokens are chosen."""
+"""Prompts and sampling of the commands that generate text."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.files import read_text
+from sscc.ir.option import option, records_of
+from sscc.runtime.session.sampling import Sampling
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime.session.artifact import Artifact
-    from sscc.runtime.session.sampling import Sampling
     from sscc.runtime.text.chat_template import ChatTemplate
 
 
+GENERATION = "generation"
+"""Heading of help."""
 LONGEST_TOKEN = 18
 """Digits of a token that is read as a number of 64 bits."""
 
@@ -29,59 +32,28 @@ class PromptOptionErrors(ErrorKind):
     NOT_A_TOKEN = UsageError, "--token-ids has {word!r}, but a token is a number from 0 up"
 
 
-def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup, text: str = "the prompt, as it is") -> None:
-    """Add the options that give the prompt.
+@dataclass(frozen=True)
+class PromptOptions:
+    """Options that give a prompt. A command line has one of them at most."""
 
-    Args:
-        text: help for a prompt of text.
-    """
-    group.add_argument("--prompt", metavar="TEXT", help=text)
-    group.add_argument(
-        "--prompt-file", type=Path, metavar="FILE", help="UTF-8, - for stdin; the newline that ends it is dropped"
+    prompt: str | None = option(
+        None, "text of the prompt; a user's message if the model has a chat template", "TEXT", one_of="prompt"
     )
-    group.add_argument("--token-ids", metavar="IDS", help="1,2,3 or @FILE with such a list, @- for stdin")
-
-
-def add_sampling_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add an option for each field of `Sampling`. Where one of `MODEL_SAMPLING` is not given, the model says it."""
-    group.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="0 is greedy; where this or one of the next four is not given, the model's generation_config.json counts",
+    prompt_file: Path | None = option(
+        None, "UTF-8 file of the prompt, read as it is but for a final newline; - for stdin", "FILE", one_of="prompt"
     )
-    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest; 0: all")
-    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest of total P; 1: all")
-    group.add_argument(
-        "--min-p", type=float, metavar="P", help="drop what is less likely than P times the likeliest; 0: nothing"
+    token_ids: str | None = option(
+        None, "tokens of the prompt: 1,2,3 or @FILE with such a list, @- for stdin", "IDS", one_of="prompt"
     )
-    group.add_argument(
-        "--repetition-penalty", type=float, metavar="X", help="of tokens of prompt and text; above 1: fewer"
-    )
-    group.add_argument(
-        "--presence-penalty", type=float, default=0.0, metavar="X", help="of every token that the text has, -2 .. 2"
-    )
-    group.add_argument(
-        "--frequency-penalty", type=float, default=0.0, metavar="X", help="the same for each time that it has it"
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws")
 
 
-def sampling_of(args: argparse.Namespace, artifact: Artifact | None = None) -> Sampling:
-    """Return the sampling that the options say.
-
-    Args:
-        artifact: states what they do not say; None to check the options before it is read.
-
-    Raises:
-        UsageError: a value out of range.
-        InputError: a damaged generation_config.json.
-    """
+def sampling_of(args: argparse.Namespace, artifact: Artifact) -> Sampling:
+    """Return the sampling of a command line, with the model's where no option says it. Raises InputError for a damaged
+    generation_config.json."""
     from sscc.runtime.session.generation_config import default_sampling
-    from sscc.runtime.session.sampling import Sampling
 
-    model = Sampling() if artifact is None else default_sampling(artifact.tokenizer, artifact.tokenizer_files)
-    given = {field.name: getattr(args, field.name, None) for field in fields(Sampling)}
+    model = default_sampling(artifact.tokenizer, artifact.tokenizer_files)
+    given = {name: getattr(args, name, None) for name in records_of(Sampling)}
     return replace(model, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -115,7 +87,7 @@ def _names_template(folder: Path, files: Collection[str]) -> bool:
 def prompt_of(
     tokenizer: Tokenizer | None, args: argparse.Namespace, template: ChatTemplate | None = None
 ) -> list[int]:
-    """Return the tokens of the prompt that `add_prompt_arguments` took.
+    """Return the tokens of the prompt that `PromptOptions` has.
 
     Args:
         template: makes a message of the user of `--prompt`; None for the text as it is.
@@ -136,7 +108,7 @@ def prompt_of(
 
 
 def prompt_text(args: argparse.Namespace) -> str | None:
-    """The text of the prompt that `add_prompt_arguments` took; None where it is tokens. Stdin is read once."""
+    """The text of the prompt that `PromptOptions` has; None where it is tokens. Stdin is read once."""
     from sscc.runtime.text.tokenizer import read_prompt
 
     if args.prompt is None and args.prompt_file is not None:

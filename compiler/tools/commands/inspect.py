@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.options.modelling_options import MODELLED, ModellingOptions, Sweep, parse_sweep
 from sscc.compiler.options.outputs import printing_beside
 from sscc.compiler.tools.commands.engines import open_artifact
-from sscc.compiler.tools.commands.modelling import Sweep, add_modelling_arguments, parse_sweep, target_of
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.compiler.tools.inspection.inspection_words import described, stage_lines
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import check_output, replacing
+from sscc.ir.option import option, options_of
 from sscc.ir.terminal import listing
 
 if TYPE_CHECKING:
@@ -26,31 +28,31 @@ class InspectErrors(ErrorKind):
     PLOT_WITHOUT_SWEEP = UsageError, "--plot draws a sweep: give --sweep NAME=VALUES, too"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
-    parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
-    parser.add_argument(
-        "--stages", action="store_true", help="every stage: bytes, operations, busy time, and the limit of its time"
-    )
-    add_modelling_arguments(parser, prompt="time the prefill of N tokens too (default: no prefill)")
-    parser.add_argument(
-        "--sweep",
-        metavar="NAME=VALUES",
-        help="the decode step for each value of a figure of the machine: hbm.bandwidth=1e12,2e12 or "
-        "hbm.bandwidth=1e12..4e12:7",
-    )
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the sweep; needs matplotlib")
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write a trace for Perfetto of the decode step, and of the prefill with --prompt; - for stdout, and then "
-        "what else is printed goes to stderr",
-    )
+@dataclass(frozen=True)
+class InspectOptions:
+    """Options of an inspection."""
+
+    artifact: Path = option(MISSING, "artifact that `sscc compile` wrote", "OUT.rdu", positional=True)
+    stages: bool = option(False, "list every stage: bytes, operations, busy time, and the limit of its time")
+    sweep: str | None = option(
+        None, "time the decode step for each value of a figure of the machine: hbm.bandwidth=1e12,2e12 or "
+        "hbm.bandwidth=1e12..4e12:7", "NAME=VALUES", group=MODELLED,
+    )  # fmt: skip
+    plot: Path | None = option(None, "file for a plot of the sweep; needs matplotlib", "FILE.svg", group=MODELLED)
+    trace: Path | None = option(
+        None, "file for a Perfetto trace of the decode step, and of the prefill with --prompt; - for stdout, with "
+        "other output on stderr", "FILE", group=MODELLED,
+    )  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(InspectOptions)
+    parser.add_options(CommonOptions, ["json"], json="print one JSON object, with bytes as integers")
+    parser.add_options(ModellingOptions)
 
 
 def main(args: argparse.Namespace) -> int:
-    from sscc.compiler.tools.inspection.inspection import inspect_artifact, time_decode, time_prefill
+    from sscc.compiler.tools.inspection.inspection import inspection_of, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
     check_output(args.trace)
@@ -59,14 +61,15 @@ def main(args: argparse.Namespace) -> int:
     if args.plot is not None and sweep is None:
         raise InspectErrors.PLOT_WITHOUT_SWEEP()
     artifact = open_artifact(args.artifact)
-    target = target_of(artifact, args)
-    inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
+    target = options_of(ModellingOptions, args).target_of(artifact)
+    recorded = args.trace is not None
+    timings = {"decode": time_decode(artifact, target, args.context, staying=args.staying, record=recorded)}
+    if args.prompt is not None:
+        timings["prefill"] = time_prefill(artifact, target, args.prompt, record=recorded)
+    inspection = inspection_of(artifact, timings["decode"], timings.get("prefill"), args.context, args.prompt)
     values: dict[str, Any] = asdict(inspection)
     lines = list(described(inspection))
     if args.stages:
-        timings = {"decode": time_decode(artifact, target, args.context, staying=args.staying)}
-        if args.prompt:
-            timings["prefill"] = time_prefill(artifact, target, args.prompt)
         values["stages"] = {entry: [asdict(stage) for stage in timing.stages()] for entry, timing in timings.items()}
         for entry, timing in timings.items():
             lines += ["", *stage_lines(entry, timing)]
@@ -75,10 +78,7 @@ def main(args: argparse.Namespace) -> int:
         values["sweep"] = {"figure": sweep.name, "points": [asdict(point) for point in points]}
         lines += ["", *table]
     if args.trace is not None:
-        recordings = [time_decode(artifact, target, args.context, staying=args.staying, record=True)]
-        if args.prompt:
-            recordings.append(time_prefill(artifact, target, args.prompt, record=True))
-        write_trace(args.trace, *recordings)
+        write_trace(args.trace, *timings.values())
     with printing_beside(args.trace):
         print(json.dumps(values) if args.json else listing(lines))
     return 0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.options.compile_options import CompileOptions
-from sscc.compiler.options.option import add_options, records_of
+from sscc.compiler.tools.commands.parser import Parser
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import option, records_of
 
 if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
@@ -25,31 +28,36 @@ class ModelOptionErrors(ErrorKind):
     RANKS = UsageError, "torchrun starts ranks of an artifact, and {path} is a model: compile it with `sscc compile`"
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "artifact",
-        type=Path,
-        metavar="MODEL",
-        help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file, compiled once into the user's cache; or an .rdu "
-        "artifact that `sscc compile` wrote",
-    )
+COMPILATION = "compilation, of a model"
+"""Heading of help."""
 
 
-def add_compilation_arguments(group: argparse._ArgumentGroup, *, batch: int | None = None) -> None:
+@dataclass(frozen=True)
+class ModelArgument:
+    """The model or artifact that a command executes."""
+
+    artifact: Path = option(
+        MISSING, "Hugging Face folder, .gguf, .pt, .pth or .pt2 file, compiled once into the user's cache; or an .rdu "
+        "artifact that `sscc compile` wrote", "MODEL", positional=True,
+    )  # fmt: skip
+
+
+def add_compilation_options(parser: Parser, *, batch: int | None = None) -> None:
     """Add the options with which a model is compiled.
 
     Args:
         batch: the number of slots that `resolve_model` will take by default; None leaves the option out.
     """
-    names = [name for name, record in records_of(CompileOptions).items() if record.of_models]
-    kept = [name for name in names if name != "batch" or batch is not None]
-    add_options(group, CompileOptions, kept, of_models=True, batch=batch)
+    records = records_of(CompileOptions)
+    names = [name for name, record in records.items() if record.of_models and (name != "batch" or batch is not None)]
+    slots = {} if batch is None else {"batch": f"{records['batch'].help} (default: {batch})"}
+    parser.add_options(CompileOptions, names, heading=COMPILATION, of_models=True, **slots)
 
 
 def name_of(args: argparse.Namespace) -> str:
     """Return the name of a model or an artifact by which it was given."""
     given: Path = getattr(args, "given_model", args.artifact)
-    return given.resolve().name.removesuffix(".rdu")
+    return Path(os.path.realpath(given)).name.removesuffix(".rdu")
 
 
 def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:

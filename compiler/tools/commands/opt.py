@@ -8,12 +8,15 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options.compile_options import CompileOptions
-from sscc.compiler.options.option import add_options
+from sscc.compiler.tools.commands.parser import Parser
+from sscc.compiler.tools.testing.ir_cases import SEPARATOR, parts_of
 from sscc.ir.errors import CheckError, ErrorKind, InternalError, SsccError, UsageError, printable
+from sscc.ir.option import option
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     from sscc.compiler.tools.testing.expected_diagnostics import Diagnostic
     from sscc.passes.base import Pass, PassTime
 
-SEPARATOR = "// -----"
-_SPLIT = re.compile(r"^// -----.*\n", re.MULTILINE)
+REPRODUCER = Path("sscc-reproducer")
+"""Folder that keeps a failing pass."""
 
 
 class OptCommandErrors(ErrorKind):
@@ -31,39 +34,32 @@ class OptCommandErrors(ErrorKind):
     DIAGNOSTICS_DIFFER = CheckError, "{name}: {count} diagnostics are not the expected ones"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.mlir", help="a dump of `sscc compile`; - for stdin")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="- for stdout, too (default: stdout)")
-    parser.add_argument(
-        "--pass-pipeline",
-        metavar="PASSES",
-        help="'name,name{option=value},func.func(name,..)': see --list-passes (default: none)",
+@dataclass(frozen=True)
+class OptOptions:
+    """Options of passes on a dump."""
+
+    file: Path | None = option(None, "dump of `sscc compile`; - for stdin", "FILE.mlir", positional=True)
+    output: Path | None = option(
+        None, "file to write; - for stdout", "FILE", flags=("-o", "--output"), default="stdout"
     )
-    add_options(parser, CompileOptions, ["load_pass"])
-    parser.add_argument(
-        "--no-verify-each",
-        dest="verify_each",
-        action="store_false",
-        help="check the IR and its level after the last pass only, not after each",
+    pass_pipeline: str | None = option(
+        None, "passes to run, 'name,name{option=value},func.func(name,..)': see --list-passes", "PASSES",
+        default="none",
+    )  # fmt: skip
+    list_passes: bool = option(False, "list every pass with its level and summary")
+    explain: str | None = option(None, "explain a pass: its work, its conditions and its options", "PASS")
+    split_input_file: bool = option(
+        False, f"run the passes on each of several modules in the file, with lines {SEPARATOR} between them"
     )
-    parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
-    parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
-    parser.add_argument(
-        "--split-input-file",
-        action="store_true",
-        help=f"the file holds several modules with lines {SEPARATOR} between them: run the passes on each",
+    verify_diagnostics: bool = option(
+        False, "check that the errors are those that comments expect, as `// expected-error@+1 {{text}}`"
     )
-    parser.add_argument(
-        "--verify-diagnostics",
-        action="store_true",
-        help="check that the errors are those that comments expect, as `// expected-error@+1 {{text}}`",
-    )
-    add_options(parser, CompileOptions, ["print_ir_before", "print_ir_after", "ir_function", "ir_locations"])
-    parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
-    parser.add_argument("--pass-statistics", action="store_true", help="what each pass counted, on stderr")
-    parser.add_argument(
-        "--reproducer", type=Path, default=Path("sscc-reproducer"), metavar="DIR", help="where a failing pass is kept"
-    )
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(OptOptions)
+    names = ("load_pass", "print_ir_before", "print_ir_after", "ir_function", "ir_locations", "timing")
+    parser.add_options(CompileOptions, [*names, "pass_statistics"], heading="")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -107,8 +103,8 @@ def _explain(name: str) -> int:
     print(f"\nTakes a module {takes}, and leaves one of {f'level {kind.level}' if kind.level else 'the same level'}.")
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
-    for option, (type_, default) in options.items():
-        print(f"  {option} ({type_.__name__}, default {default})")
+    for option_name, (type_, default) in options.items():
+        print(f"  {option_name} ({type_.__name__}, default {default})")
     return 0
 
 
@@ -121,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
     excerpt = Excerpt(args.ir_function, args.ir_locations)
     passes = parse_pipeline(args.pass_pipeline or "")
     name, text = shown_name(args.file), read_text(args.file)
-    parts = list(_parts(text)) if args.split_input_file else [(1, text)]
+    parts = [each for each in parts_of(text) if each[1].strip()] if args.split_input_file else [(1, text)]
     results: list[str] = []
     wrong: list[str] = []
     with mlir():
@@ -143,15 +139,6 @@ def _run(args: argparse.Namespace) -> int:
 
         write_text(args.output, result)
     return 0
-
-
-def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the parts of a text between lines that begin with SEPARATOR, each with the number of its first line."""
-    begins = [0, *(match.end() for match in _SPLIT.finditer(text))]
-    ends = [*(match.start() for match in _SPLIT.finditer(text)), len(text)]
-    for begin, end in zip(begins, ends, strict=True):
-        if text[begin:end].strip():
-            yield text[:begin].count("\n") + 1, text[begin:end]
 
 
 def _result(
@@ -221,12 +208,12 @@ def _run_passes(
     last = LastStep()
     printer = IrPrinter(module, args.print_ir_before, args.print_ir_after, sys.stderr, excerpt)
     try:
-        return run_passes(module, passes, [last, printer], verify_each=args.verify_each)
+        return run_passes(module, passes, [last, printer])
     except Exception as error:
         if isinstance(error, SsccError) and not isinstance(error, InternalError):
             raise
         names = [item.name for item in passes]
         rest = pipeline_text(passes[names.index(last.name) :])
-        command = write_reproducer(args.reproducer / last.name, last.text, rest, error, args.load_pass)
+        command = write_reproducer(REPRODUCER / last.name, last.text, rest, error, args.load_pass)
         print(f"the pass {last.name} failed; this shows it again:\n  {command}", file=sys.stderr)
         raise

@@ -5,20 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from sscc.compiler.options.outputs import StdoutErrors, refuse_stdout
-from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import check_output
+from sscc.ir.option import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder or .gguf file")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="OUT.pt", help="(default: MODEL's stem + .pt, in this folder)"
+@dataclass(frozen=True)
+class PackOptions:
+    """Options of a packed checkpoint."""
+
+    model: Path = option(MISSING, "Hugging Face folder or .gguf file", "MODEL", positional=True)
+    output: Path | None = option(
+        None, "file to write", "OUT.pt", flags=("-o", "--output"), default="MODEL's stem + .pt, in this folder"
     )
-    add_quiet_argument(parser)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(PackOptions)
+    parser.add_options(CommonOptions, ["quiet"])
 
 
 def main(args: argparse.Namespace) -> int:

@@ -6,13 +6,15 @@ import argparse
 import importlib
 import textwrap
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import sscc
 from sscc.compiler.tools.commands.examples import EXAMPLES
 from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.files import check_name
+from sscc.ir.option import Option, flag_of, option, records_of
 from sscc.ir.sizes import format_bytes, parse_bytes
 from sscc.ir.suggestions import check_choice, did_you_mean
 
@@ -21,18 +23,18 @@ COMMANDS = {
     "run": "generate text from a model or an artifact, or replay an artifact's goldens",
     "serve": "serve a model or an artifact over HTTP, with OpenAI's protocol",
     "chat": "talk to a model or an artifact at a terminal",
-    "inspect": "tell what an artifact is and what a decode step moves",
+    "inspect": "show the sizes of an artifact, and the bytes and modelled time of a decode step",
     "report": "write a page that shows an artifact: its kernels, memory, times and passes",
     "bench": "measure how fast a model or an artifact runs on this machine",
-    "diff": "tell in what two artifacts or two dumps differ",
-    "print": "print a dump or a schedule as a person reads it",
+    "diff": "compare two artifacts or two dumps",
+    "print": "print a dump or a schedule in readable form",
     "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",
-    "eval": "measure what a fixed KV budget costs in quality",
-    "bisect": "name the first pass after which a model's outputs change",
+    "eval": "measure the cost of a fixed KV budget in quality",
+    "bisect": "find the first pass after which a model's outputs change",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
     "cache": "list the files that sscc keeps for later, or remove them",
-    "doctor": "tell what sscc finds on this machine",
+    "doctor": "examine this machine: versions, extras, CPU and memory",
     "completion": "print a script that completes sscc's command lines in a shell",
 }
 _MODEL = ("--kv-budget", "--max-context", "--weights")
@@ -51,28 +53,114 @@ FIRST: dict[str, tuple[str, ...]] = {
              "--checkpoint", "--threads"),
     "opt": ("-o", "--pass-pipeline", "--load-pass", "--list-passes", "--explain", "--split-input-file",
             "--verify-diagnostics", "--print-ir-after", "--ir-function", "--timing"),
-    "eval": ("-o", "--tasks", "--lengths", "--examples", "--text", "--methods", "--budgets", "--policy", "--kv-dtype",
-             "--threads"),
+    "eval": ("-o", "--tasks", "--lengths", "--examples", "--text", "--methods", "--budgets", "--kv-policy",
+             "--kv-dtype", "--threads"),
     "bisect": ("-O", "--pass-pipeline", "--load-pass", "--checkpoint", "--no-weights", "--compile-to", "--tolerance",
                "--kv-budget", "--max-context", "--json"),
 }  # fmt: skip
 """Options that `--help` of a command shows; `--help-all` shows every option. Other commands have few."""
 EXAMPLES_HEADING = "examples:"
+REMOVED = {
+    "--policy": "use --kv-policy",
+    "compile --verbose": "use --timing, --pass-statistics or --dump-ir-dir",
+    "compile -v": "use --timing, --pass-statistics or --dump-ir-dir",
+    "opt --no-verify-each": "the IR is always verified after each pass",
+    "opt --reproducer": "a failing pass is kept in the folder sscc-reproducer",
+    "serve --ssl-keyfile-password": "set the environment variable SSCC_SSL_PASSWORD",
+    "serve --prefill-key": "set the environment variable SSCC_PREFILL_KEY",
+    "bisect --seed": "tokens and random weights are always those of seed 0",
+    "run --slot": "a run has one sequence, in slot 0",
+} | {
+    f"{command} --batch": "the command decodes one sequence; `sscc compile --batch` makes a program of several slots"
+    for command in ("run", "chat")
+} | {
+    f"{command} --tp": "an artifact runs on the ranks of its compilation; use `sscc compile --tp`"
+    for command in ("run", "serve", "chat", "bench", "diff")
+}
+"""Options of earlier versions, with the command unless they are gone from all, and their replacements."""
+
+
+def removed_option(command: str, option: str) -> str | None:
+    """Return the replacement of an option that a command ("sscc run") had in an earlier version; None for others."""
+    return REMOVED.get(f"{command.removeprefix('sscc ')} {option}", REMOVED.get(option))
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options that most commands have."""
+
+    quiet: bool = option(False, "print errors and warnings alone on stderr", flags=("-q", "--quiet"))
+    json: bool = option(False, "print one JSON object on stdout")
 
 
 class CommandLineErrors(ErrorKind):
     INVALID = UsageError, "{reason} (see `{command} --help`)"
     INVALID_ARGUMENT = UsageError, "argument {option}: {cause} (see `{command} --help`)"
     UNKNOWN_OPTION = UsageError, "there is no option {option}{hint} (see `{command} --help`)"
+    REMOVED = UsageError, "{option} was removed: {replacement}"
     UNKNOWN_COMMAND = UsageError, "there is no command {name!r}; the commands are {commands}{hint}"
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2, and with the
-    word that was probably meant."""
+    """Parser of a command. Its options are those of dataclasses of records (`sscc.ir.option`), whose bounds and choices
+    it checks.
+
+    A wrong command line is reported like every other mistake of the user: in one line, with exit code 2, and with the
+    word that was probably meant.
+    """
 
     first: tuple[str, ...] = ()
     """Options that `--help` shows; () for all."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._records: dict[str, tuple[str, Option]] = {}  # flag and record by the name of the field
+        self._headings: dict[str, argparse._ActionsContainer] = {"": self}
+        self._sets: dict[str, argparse._ActionsContainer] = {}
+
+    def add_options(
+        self,
+        kind: type,
+        names: Sequence[str] | None = None,
+        *,
+        heading: str | None = None,
+        of_models: bool = False,
+        **helps: str,
+    ) -> None:
+        """Add options of a dataclass.
+
+        Args:
+            names: names of the fields; None for all that have a record.
+            heading: heading in place of the records'.
+            of_models: for a command whose model decides defaults, or is compiled on the way.
+            helps: help and default in words, by name, in place of the record's.
+        """
+        records, hints = records_of(kind), get_type_hints(kind)
+        defaults = {each.name: each.default for each in fields(kind)}
+        for name in records if names is None else names:
+            record = records[name]
+            keywords = _keywords(record, hints[name], defaults[name])
+            keywords["help"] = helps.get(name, record.described(of_models=of_models))
+            if of_models and (record.default or record.model_default):
+                keywords["default"] = None
+            if of_models and record.model_choices:
+                keywords["choices"] = record.model_choices
+            flags = (name,) if record.positional else record.flags or (flag_of(name),)
+            if not record.positional:
+                keywords["dest"] = name
+            place = self._under(record.group if heading is None else heading, record.one_of)
+            place.add_argument(*flags, **keywords)
+            self._records[name] = max(flags, key=len), record
+
+    def _under(self, heading: str, one_of: str) -> argparse._ActionsContainer:
+        """Return the place of an option: a group under a heading, or a set of options that exclude each other."""
+        if heading not in self._headings:
+            self._headings[heading] = self.add_argument_group(heading)
+        if not one_of:
+            return self._headings[heading]
+        if one_of not in self._sets:
+            self._sets[one_of] = self._headings[heading].add_mutually_exclusive_group()
+        return self._sets[one_of]
 
     def error(self, message: str) -> NoReturn:
         raise CommandLineErrors.INVALID(reason=quoted(message), command=self.prog)
@@ -101,13 +189,18 @@ class Parser(argparse.ArgumentParser):
                 action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which every command's parser goes through. Raises UsageError for an option that none has."""
+        """As argparse's, which every command's parser goes through. Raises UsageError for an option that the command
+        does not have, and for a value out of bounds."""
         parsed, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             if word.startswith("-") and word != "-":
                 name = word.partition("=")[0]
+                if replacement := removed_option(self.prog, name):
+                    raise CommandLineErrors.REMOVED(option=name, replacement=replacement)
                 hint = did_you_mean(name, self._option_string_actions)
                 raise CommandLineErrors.UNKNOWN_OPTION(option=name, hint=hint, command=self.prog)
+        for name, (flag, record) in self._records.items():
+            record.check(flag, getattr(parsed, name, None))
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -155,6 +248,38 @@ class Formatter(argparse.HelpFormatter):
         if not text.startswith(EXAMPLES_HEADING):
             return super()._fill_text(text, width, indent)
         return textwrap.indent(text, indent)
+
+
+def _keywords(record: Option, hint: Any, default: Any) -> dict[str, Any]:
+    """Return the keywords of `add_argument` for a field of a type."""
+    if record.inverted:
+        return {"action": "store_false", "default": argparse.SUPPRESS if default is MISSING else default}
+    if hint is bool:
+        return {"action": "store_true"}
+    keywords: dict[str, Any] = {"metavar": record.metavar}
+    keywords["default"] = None if record.default or default is MISSING else default
+    if record.words:
+        keywords |= {"nargs": "*" if record.optional_value is not None else "+"}
+        keywords |= {} if default else {"action": "extend", "default": None if default is None else []}
+    elif record.optional_value is not None:
+        keywords |= {"nargs": "?", "const": record.optional_value}
+    elif record.parse is None and any(get_origin(kind) is tuple for kind in (hint, *get_args(hint))):
+        keywords |= {"action": "append", "default": []}
+    if record.positional and default is not MISSING:
+        keywords["nargs"] = "?"
+    elif not record.positional and default is MISSING:
+        keywords["required"] = True
+    readers = [kind for kind in _types(hint) if kind in (int, float, Path)]
+    if record.parse is not None or readers:
+        keywords["type"] = record.parse or readers[0]
+    if record.values:
+        keywords["choices"] = record.values
+    return keywords
+
+
+def _types(hint: Any) -> list[Any]:
+    """Return the types of which a type is made."""
+    return [inner for part in get_args(hint) for inner in _types(part)] if get_args(hint) else [hint]
 
 
 def help_of(action: argparse.Action) -> str:

@@ -6,11 +6,14 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import MISSING, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from sscc.compiler.tools.commands.parser import Parser
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD, is_folder
+from sscc.ir.option import option
 from sscc.ir.suggestions import did_you_mean
 from sscc.ir.terminal import terminal_text
 
@@ -34,19 +37,24 @@ class PrintCommandErrors(ErrorKind):
     NO_PART = UsageError, "no kernel, entry or body has the name {name}, but there are {names}{similar_hint}"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="a dump (.mlir), - for stdin, or an artifact")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="- for stdout, too (default: stdout)")
-    parser.add_argument(
-        "--ir-function",
-        metavar="NAME",
-        help="functions or kernels of this name, or pattern with * and ? (default: all)",
+@dataclass(frozen=True)
+class PrintOptions:
+    """Options of a listing."""
+
+    file: Path = option(MISSING, "dump (.mlir), - for stdin, or artifact", "FILE", positional=True)
+    output: Path | None = option(
+        None, "file to write; - for stdout", "FILE", flags=("-o", "--output"), default="stdout"
     )
-    parser.add_argument("--locations", action="store_true", help="of a dump, where in the model lines come from")
-    parser.add_argument("--weights", action="store_true", help="of a dump, list weights where they are passed on")
-    parser.add_argument(
-        "--color", default="auto", choices=COLOURS, metavar="WHEN", help=f"one of: {', '.join(COLOURS)}"
+    ir_function: str | None = option(
+        None, "functions or kernels to print: a name, or a pattern with * and ?", "NAME", default="all"
     )
+    locations: bool = option(False, "show where in the model the lines of a dump come from")
+    weights: bool = option(False, "list the weights of a dump where they are passed on")
+    color: str = option("auto", f"use of colours: {', '.join(COLOURS)}", "WHEN", choices=COLOURS)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(PrintOptions)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.options.modelling_options import ModellingOptions
 from sscc.compiler.tools.commands.engines import open_artifact
-from sscc.compiler.tools.commands.modelling import add_modelling_arguments, target_of
-from sscc.compiler.tools.commands.noise import add_quiet_argument
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD
+from sscc.ir.option import option, options_of
 from sscc.ir.sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -27,61 +29,54 @@ class ReportCommandErrors(ErrorKind):
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write; - for stdout (default: OUT.html, with --dot OUT.dot, with --model-explorer OUT.json)",
+PAGE = "what else the page shows"
+"""Heading of help."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of a report."""
+
+    artifact: Path = option(MISSING, "artifact that `sscc compile` wrote", "OUT.rdu", positional=True)
+    output: Path | None = option(
+        None, "file to write; - for stdout", "FILE", flags=("-o", "--output"),
+        default="OUT.html, with --dot OUT.dot, with --model-explorer OUT.json",
+    )  # fmt: skip
+    dot: bool = option(
+        False, "write the graph of kernels and stages alone, as Graphviz text, in place of the page", one_of="form"
     )
-    add_quiet_argument(parser)
-    forms = parser.add_mutually_exclusive_group()
-    forms.set_defaults(form="html")
-    forms.add_argument(
-        "--dot",
-        dest="form",
-        action="store_const",
-        const="dot",
-        help="the graph of kernels and stages alone, as Graphviz text, instead of the page",
+    model_explorer: bool = option(
+        False, "write the same graph as JSON that Google's Model Explorer opens", one_of="form"
     )
-    forms.add_argument(
-        "--model-explorer",
-        dest="form",
-        action="store_const",
-        const="model-explorer",
-        help="the same graph as JSON that Google's Model Explorer opens",
+    bench: Path | None = option(
+        None, "measurements of `sscc bench OUT.rdu --json`, shown beside the modelled times", "FILE", group=PAGE
     )
-    more = parser.add_argument_group("what else the page shows")
-    measured = "measurements that `sscc bench OUT.rdu --json` wrote, beside the model"
-    more.add_argument("--bench", type=Path, metavar="FILE", help=measured)
-    more.add_argument(
-        "--ir-dir",
-        type=Path,
-        metavar="DIR",
-        help="the folder of `sscc compile --dump-ir-dir`: what each pass changed",
+    ir_dir: Path | None = option(
+        None, "folder of `sscc compile --dump-ir-dir`, to show the changes of each pass", "DIR", group=PAGE
     )
-    more.add_argument(
-        "--prompt-file",
-        type=Path,
-        metavar="FILE",
-        help="a text, - for stdin, which the program runs: what its cache keeps of it, by layer and head",
-    )
-    machine = parser.add_argument_group("modelled times")
-    add_modelling_arguments(machine, prompt="tokens of the prefill (default: a chunk)")
+    prompt_file: Path | None = option(
+        None, "text that the program runs, to show by layer and head what its cache keeps; - for stdin", "FILE",
+        group=PAGE,
+    )  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(ReportOptions)
+    parser.add_options(CommonOptions, ["quiet"])
+    parser.add_options(ModellingOptions)
 
 
 def main(args: argparse.Namespace) -> int:
     from sscc.compiler.options.outputs import write_text
     from sscc.compiler.tools.report.report_inputs import Sources
 
-    if args.form != "html" and (args.bench, args.ir_dir, args.prompt_file) != (None, None, None):
-        raise ReportCommandErrors.OPTION_OF_PAGE(form=args.form)
+    form = "dot" if args.dot else "model-explorer" if args.model_explorer else "html"
+    if form != "html" and (args.bench, args.ir_dir, args.prompt_file) != (None, None, None):
+        raise ReportCommandErrors.OPTION_OF_PAGE(form=form)
     artifact = open_artifact(args.artifact)
     sources = Sources.read(
         artifact,
-        target_of(artifact, args),
+        options_of(ModellingOptions, args).target_of(artifact),
         context=args.context,
         prompt=args.prompt,
         staying=args.staying,
@@ -89,8 +84,8 @@ def main(args: argparse.Namespace) -> int:
         dumps=args.ir_dir,
         text=args.prompt_file,
     )
-    text = _text(sources, args.form)
-    output = args.output or Path(Path(sources.name).stem + SUFFIXES[args.form])
+    text = _text(sources, form)
+    output = args.output or Path(Path(sources.name).stem + SUFFIXES[form])
     write_text(output, text)
     if output != STANDARD and not args.quiet:
         print(f"sscc: wrote {output}: {format_bytes(len(text.encode()))}", file=sys.stderr)

@@ -16,21 +16,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.options.execution_options import DraftOptions, TracedExecutionOptions
 from sscc.compiler.options.outputs import printing_beside
 from sscc.compiler.options.progress import prompt_bar, status
 from sscc.compiler.tools.commands.engines import (
-    add_execution_arguments,
-    add_trace_argument,
-    check_execution_arguments,
     followed,
     log_to_stderr,
     open_artifact,
+    opened_shortener,
     session_of,
     traced,
 )
 from sscc.compiler.tools.commands.generation import (
-    add_prompt_arguments,
-    add_sampling_arguments,
+    GENERATION,
+    PromptOptions,
     prompt_of,
     prompt_text,
     sampling_of,
@@ -39,26 +38,22 @@ from sscc.compiler.tools.commands.generation import (
 )
 from sscc.compiler.tools.commands.kept_text import Part, needed_lines, record, shaded
 from sscc.compiler.tools.commands.model_arguments import (
-    add_compilation_arguments,
-    add_model_argument,
+    ModelArgument,
+    add_compilation_options,
     announce,
     resolve_model,
 )
-from sscc.compiler.tools.commands.noise import add_quiet_argument
-from sscc.compiler.tools.commands.shortening import (
-    add_draft_arguments,
-    check_draft_arguments,
-    keeps_of,
-    opened_shortener,
-)
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
 from sscc.compiler.tools.inspection.kept_tokens import Token, shown_tokens
 from sscc.compiler.tools.inspection.needed import checkpoint_of, needed_of
 from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.files import check_output
+from sscc.ir.option import option, options_of
 from sscc.ir.sizes import format_bytes
 from sscc.ir.terminal import listing, shown_text
 from sscc.runtime.backends.interpreter import MemoryUse
-from sscc.runtime.support.serving_defaults import NEW_TOKENS
+from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.support.serving_options import NEW_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -68,7 +63,6 @@ if TYPE_CHECKING:
     from sscc.runtime.session.excerpt import Excerpt
     from sscc.runtime.session.golden_replay import Check
     from sscc.runtime.session.kept_positions import Kept
-    from sscc.runtime.session.sampling import Sampling
     from sscc.runtime.session.session import Session
 
 
@@ -123,71 +117,60 @@ class Figures:
     ranks: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_argument(parser)
-    prompt = parser.add_mutually_exclusive_group()
-    add_prompt_arguments(prompt, "a message of the user, where the model has a chat template; else the prompt")
-    prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
-    parser.add_argument(
-        "--raw", action="store_true", help="read --prompt as it is, without the model's chat template"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
-    add_quiet_argument(parser)
-    _add_generation_arguments(parser.add_argument_group("generation"))
-    _add_kept_arguments(parser.add_argument_group("cache"))
-    add_draft_arguments(parser.add_argument_group("speculative prefill"))
-    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
-    machine = parser.add_argument_group("execution")
-    add_execution_arguments(machine)
-    add_trace_argument(machine)
-    machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in")
+KEPT = "cache"
+"""Heading of help."""
 
 
-def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help=f"of the text (default: {NEW_TOKENS}, if they fit)"
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run."""
+
+    check: bool = option(False, "replay the goldens; exit code 4 if a tensor differs", one_of="prompt")
+    raw: bool = option(False, "read --prompt as it is, without the model's chat template")
+    max_new_tokens: int | None = option(
+        None, "most tokens of the text", "N", group=GENERATION, default=f"{NEW_TOKENS}, if they fit"
     )
-    add_sampling_arguments(group)
-    group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
+    ignore_eos: bool = option(False, "continue after a token that ends the text", group=GENERATION)
+    show_kept: Part | None = option(
+        None, "show the text afterwards, each token shaded by the share of layers and KV heads that keep it, or by one "
+        "of them", "LAYER[:HEAD]", group=KEPT, parse=Part.parse, optional_value=Part(),
+    )  # fmt: skip
+    show_needed: bool = option(
+        False, "show the evicted text, too, that the answer attends to over a full cache, by the model in eager "
+        "PyTorch", group=KEPT,
+    )  # fmt: skip
 
 
-def _add_kept_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--show-kept",
-        nargs="?",
-        type=Part.parse,
-        const=Part(),
-        metavar="LAYER[:HEAD]",
-        help="then the text, each token shaded by how many layers and KV heads keep it, or whether one does",
-    )
-    group.add_argument(
-        "--show-needed",
-        action="store_true",
-        help="and the evicted text that the answer attends to over a full cache, by the model in eager PyTorch",
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(ModelArgument)
+    parser.add_options(PromptOptions)
+    parser.add_options(RunOptions)
+    parser.add_options(Sampling, heading=GENERATION, of_models=True)
+    parser.add_options(CommonOptions)
+    parser.add_options(DraftOptions)
+    add_compilation_options(parser)
+    parser.add_options(TracedExecutionOptions)
 
 
 def main(args: argparse.Namespace) -> int:
+    execution, draft = options_of(TracedExecutionOptions, args), options_of(DraftOptions, args)
     _check_arguments(args)
     log_to_stderr(args.quiet)
     resolve_model(args)
-    if followed(args):
+    if followed(args.artifact, execution):
         return 0
-    sampling_of(args)
-    artifact = open_artifact(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=execution.verify)
     sampling = sampling_of(args, artifact)
     announce(args, artifact)
     if args.show_kept is not None:
         _check_shown(artifact, args)
-    with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
+    with closing(session_of(artifact, execution)) as session, traced(session, args.trace), printing_beside(args.trace):
         if args.check:
             return _check(artifact, session, args)
-        return _generate(artifact, session, sampling, args)
+        return _generate(artifact, session, sampling, draft, execution, args)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    check_execution_arguments(args)
-    check_draft_arguments(args)
     if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
         raise RunErrors.NO_PROMPT()
     if args.show_needed and args.show_kept is None:
@@ -213,17 +196,24 @@ def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
 # --------------------------------------------------------------------------------------------------- generation
 
 
-def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
+def _generate(
+    artifact: Artifact,
+    session: Session,
+    sampling: Sampling,
+    draft: DraftOptions,
+    execution: TracedExecutionOptions,
+    args: argparse.Namespace,
+) -> int:
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
     given = prompt_of(tokenizer, args, None if args.raw or args.prompt is None else template_of(artifact))
-    prompt, draft_seconds = _shortened(given, session, tokenizer, args)
+    prompt, draft_seconds = _shortened(given, session, tokenizer, draft, execution, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
     start = time.perf_counter()
     with prompt_bar(len(prompt)) as seen:
-        made = session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot, seen)
+        made = session.generate(prompt, args.max_new_tokens, sampling, eos, seen=seen)
         begin = list(itertools.islice(made, 1))
     first = time.perf_counter()
     for token in itertools.chain(begin, made):
@@ -235,12 +225,12 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     finish = "eos" if tokens[-1] in eos else "length"
     text = stream.text if tokenizer is not None else None
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
-    kept, ranks = session.kept(args.slot), artifact.program.ranks
+    kept, ranks = session.kept(0), artifact.program.ranks
     times = draft_seconds, first - start, end - first
     figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks)
     shown = None
     if args.show_kept is not None:
-        read = session.prompt(args.slot).tokens.tokens.tolist()
+        read = session.prompt(0).tokens.tokens.tolist()
         shown = _Shown.of(artifact, tokenizer, [*read, *tokens], kept, args)
     if args.json:
         print(json.dumps(asdict(figures) | ({} if shown is None else {"kept": shown.record()})))
@@ -253,19 +243,24 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
 
 
 def _shortened(
-    given: list[int], session: Session, tokenizer: Tokenizer | None, args: argparse.Namespace
+    given: list[int],
+    session: Session,
+    tokenizer: Tokenizer | None,
+    draft: DraftOptions,
+    execution: TracedExecutionOptions,
+    args: argparse.Namespace,
 ) -> tuple[list[int] | Excerpt, float | None]:
-    """The prompt as it is read, and how long the draft took; as it was given without one."""
-    if args.draft is None:
+    """Return the prompt as it is read, and the seconds of the draft; the prompt as it was given without one."""
+    if draft.share is None:
         return given, None
     from sscc.runtime.session.excerpt import Excerpt
 
-    with opened_shortener(args, session.signature, tokenizer) as shortener, status("shortening the prompt"):
+    opened = opened_shortener(draft, execution, session.signature, tokenizer)
+    with opened as shortener, status("shortening the prompt"):
         assert shortener is not None
         prompt = session.check_request(given, 1)
         start = time.perf_counter()
-        (keep,) = keeps_of(args)
-        left = shortener.shorten(prompt.tokens, keep, prompt_text(args))
+        left = shortener.shorten(prompt.tokens, draft.share, prompt_text(args))
         seconds = time.perf_counter() - start
     return (left if isinstance(left, Excerpt) else left.tolist()), seconds
 

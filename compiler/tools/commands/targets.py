@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from sscc.compiler.tools.commands.parser import CommonOptions, Parser
+from sscc.ir.option import option
 from sscc.ir.target import DEFAULT, FAMILY, Target, load_target, shipped_targets
 from sscc.ir.terminal import listing
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default=FAMILY, help="rdu, rdu:NAME, or rdu:FILE for one's own")
-    parser.add_argument("--json", action="store_true", help="the description's file form, to start one's own from")
+@dataclass(frozen=True)
+class TargetsOptions:
+    """Options of a listing of the machine."""
+
+    target: str = option(FAMILY, "machine to print: rdu, rdu:NAME, or rdu:FILE", "TARGET")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_options(TargetsOptions)
+    parser.add_options(CommonOptions, ["json"], json="print the file form of the description, to start your own from")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,36 +1,28 @@
-"""What a deployment file says (deploy/fleet.yaml): options of `sscc serve`, with which every replica is started, and
+"""Options of a deployment file (deploy/fleet.yaml): those of `sscc serve`, with which every replica is started, and
 those of the fleet."""
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sscc.compiler.options.server_options import DEFAULT_HOST, KEY_VARIABLE
 from sscc.compiler.tools.commands.parser import Parser
-from sscc.compiler.tools.commands.serve import (
-    DEFAULT_HOST,
-    KEY_VARIABLE,
-    PREFILL_KEY_VARIABLE,
-    add_arguments,
-    allowed_hosts,
-    allowed_origins,
-    check_arguments,
-)
+from sscc.compiler.tools.commands.serve import Serving, add_arguments
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import option, options_of
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.session.artifact import Artifact
-from sscc.runtime.support.serving_defaults import MOST_REQUESTS
+from sscc.runtime.support.serving_options import MOST_REQUESTS
 
 ARTIFACT = "artifact"
+_PROXY = "a gateway is reached by http: let a proxy before it speak https"
 ELSEWHERE = {
     "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
-    "prefill-key": f"a file is no place for a key: set {PREFILL_KEY_VARIABLE} where Ray is started",
-    "ssl-certfile": "a gateway is reached by http: let a proxy before it speak https",
-    "ssl-keyfile": "a gateway is reached by http: let a proxy before it speak https",
-    "ssl-keyfile-password": "a gateway is reached by http: let a proxy before it speak https",
+    "ssl-certfile": _PROXY,
+    "ssl-keyfile": _PROXY,
     "trace": "a trace is of one process: sscc serve --trace",
 }
 """Options of `sscc serve` that a replica has no use for, and what is said about each."""
@@ -43,7 +35,6 @@ class FleetOptionErrors(ErrorKind):
         UsageError,
         "replicas is {text!r}, it must be a number from 1 to 9999, or two of them as in 1-4",
     )
-    OUT_OF_RANGE = UsageError, "{option} is {text!r}, it must be a number from {least} to {most}"
     NO_ARTIFACT = UsageError, "the deployment has no artifact: it must be the path of what `sscc compile` wrote"
     NOT_OF_A_FLEET = UsageError, "{option} is no option of a fleet: {reason}"
     UNKNOWN = UsageError, "there is no option {option!r} of a fleet{similar_hint}"
@@ -78,85 +69,74 @@ class Replicas:
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """A deployment file's options.
+    """Options of a deployment file beside those of its replicas.
 
     Attributes:
         words: the command line of `sscc serve` for a replica.
-        replicas: how many.
-        attempts: replicas that a request may be sent to until it is given up, at least 1.
-        imbalance: requests more than the least loaded replica that one may have and still be preferred for what it
-            keeps; None: half as many as it has slots, at least 1.
-        gateways: processes that give requests to replicas.
-        port: on which the gateway listens; None: it has what Serve's proxies pass on.
-        host: the address that goes with it.
+
+    Raises UsageError for options that contradict each other.
     """
 
     words: tuple[str, ...]
-    replicas: Replicas = Replicas(1, 1)
-    attempts: int = 3
-    imbalance: int | None = None
-    gateways: int = 1
-    port: int | None = None
-    host: str = DEFAULT_HOST
+    replicas: Replicas = option(
+        Replicas(1, 1), "number of replicas, or a range such as 1-4, in which the number follows the requests", "N",
+        parse=Replicas.parse,
+    )  # fmt: skip
+    attempts: int = option(3, "replicas that a request is sent to before it is given up", "N", least=1, most=100)
+    imbalance: int | None = option(
+        None, "requests that the preferred replica may have beyond the least loaded one", "N",
+        default="half of the slots, at least 1", least=0, most=MOST_REQUESTS,
+    )  # fmt: skip
+    gateways: int = option(1, "processes that distribute requests to replicas", "N", least=1, most=1000)
+    port: int | None = option(
+        None, "port of the gateway", "P", default="none: Ray Serve's proxies listen", least=1, most=65535
+    )
+    host: str | None = option(None, "address of the gateway; with port", "ADDRESS", default=DEFAULT_HOST)
 
+    def __post_init__(self) -> None:
+        if self.port is None and self.host is not None:
+            raise FleetOptionErrors.HOST_WITHOUT_PORT()
+        if self.port is not None and self.gateways > 1:
+            raise FleetOptionErrors.PORT_WITH_GATEWAYS(gateways=self.gateways)
 
-def _number(least: int, most: int) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) < 10 and least <= int(text) <= most):
-            raise FleetOptionErrors.OUT_OF_RANGE(option=name, text=text, least=least, most=most)
-        return int(text)
-
-    return parse
-
-
-_OWN: dict[str, Callable[[str, str], Any]] = {
-    "replicas": lambda _, text: Replicas.parse(text),
-    "attempts": _number(1, 100),
-    "imbalance": _number(0, MOST_REQUESTS),
-    "gateways": _number(1, 1000),
-    "port": _number(1, (1 << 16) - 1),
-    "host": lambda _, text: text,
-}
+    @property
+    def address(self) -> str:
+        """The address that the gateway listens on."""
+        return self.host or DEFAULT_HOST
 
 
 def parse_options(options: Mapping[str, Any]) -> FleetOptions:
-    """The options from what a deployment file has under `args`.
+    """Return the options that a deployment file has under `args`.
 
     Args:
         options: "artifact", names of options of `sscc serve` without their dashes (true for one that takes no value),
-            and the fields of `FleetOptions`.
+            and those of `FleetOptions`.
 
     Raises UsageError for a name that is none, and for values that are not theirs.
     """
-    own, words = {}, []
-    flags = _flags()
+    own, words = [], []
+    fleet, server = _fleet_parser(), _parser()
     if not isinstance(options.get(ARTIFACT), str) or not options[ARTIFACT]:
         raise FleetOptionErrors.NO_ARTIFACT()
     for name, value in options.items():
-        if name in _OWN:
-            own[name] = _OWN[name](name, str(value))
+        if name in (flags := _flags(fleet)):
+            own += _words(name, value, flags[name])
         elif name in ELSEWHERE:
             raise FleetOptionErrors.NOT_OF_A_FLEET(option=name, reason=ELSEWHERE[name])
-        elif name in flags:
+        elif name in (flags := _flags(server)):
             words += _words(name, value, flags[name])
         elif name != ARTIFACT:
-            known = (ARTIFACT, *_OWN, *flags)
+            known = (ARTIFACT, *_flags(fleet), *_flags(server))
             raise FleetOptionErrors.UNKNOWN(option=name, similar_hint=did_you_mean(name, known))
     words.append(options[ARTIFACT])
-    parsed = FleetOptions(tuple(words), **own)
-    if parsed.port is None and "host" in own:
-        raise FleetOptionErrors.HOST_WITHOUT_PORT()
-    if parsed.port is not None and parsed.gateways > 1:
-        raise FleetOptionErrors.PORT_WITH_GATEWAYS(gateways=parsed.gateways)
-    replica_arguments(parsed.words)
+    parsed = options_of(FleetOptions, fleet.parse_args(own), words=tuple(words))
+    replica_options(parsed.words)
     return parsed
 
 
-def replica_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """What `sscc serve` makes of a command line. Raises UsageError."""
-    args = _parser().parse_args(words)
-    check_arguments(args)
-    return args
+def replica_options(words: Sequence[str]) -> Serving:
+    """Return the options of `sscc serve` on a command line. Raises UsageError."""
+    return Serving.of(_parser().parse_args(words))
 
 
 def _parser() -> Parser:
@@ -165,9 +145,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _flags() -> dict[str, bool]:
-    """Options of `sscc serve` that a replica takes, without their dashes; whether each takes a value."""
-    actions = [(option, action) for option, action in _parser()._option_string_actions.items() if option[:2] == "--"]
+def _fleet_parser() -> Parser:
+    parser = Parser(prog="fleet", add_help=False, allow_abbrev=False)
+    parser.add_options(FleetOptions)
+    return parser
+
+
+def _flags(parser: Parser) -> dict[str, bool]:
+    """Return the options of a deployment file, without their dashes, and whether each takes a value."""
+    actions = [(option, action) for option, action in parser._option_string_actions.items() if option[:2] == "--"]
     names = {option.removeprefix("--"): action.nargs != 0 for option, action in actions}
     return {name: valued for name, valued in names.items() if name not in ELSEWHERE}
 
@@ -217,9 +203,9 @@ class Plan:
 
 
 def plan_of(options: FleetOptions) -> Plan:
-    """The deployment that options ask for, from what the artifact is. Raises UsageError and InputError."""
-    args = replica_arguments(options.words)
-    artifact = Artifact.load(args.artifact, verify=False)  # replicas verify what they execute
+    """Return the deployment of an artifact by these options. Raises UsageError and InputError."""
+    replica = replica_options(options.words)
+    artifact = Artifact.load(replica.artifact, verify=False)  # replicas verify what they execute
     signature, ranks = artifact.signature, artifact.program.ranks
     slots = signature.batch
     # Of two words of one name the last one counts.
@@ -227,14 +213,14 @@ def plan_of(options: FleetOptions) -> Plan:
     return Plan(
         words=(*defaults, *options.words),
         slots=slots,
-        threads=args.threads or ranks,
+        threads=replica.execution.threads or ranks,
         ongoing=2 * slots,
-        queue=args.max_queue,
-        drain_seconds=args.drain_timeout,
-        by_prompt=args.prompt_cache != 0,
+        queue=replica.engine.max_queue or 0,
+        drain_seconds=replica.server.drain_timeout,
+        by_prompt=replica.engine.prompt_cache_bytes != 0,
         imbalance=max(1, slots // 2) if options.imbalance is None else options.imbalance,
-        max_body=args.max_body,
-        hosts=allowed_hosts(args),
-        origins=allowed_origins(args),
-        root_path=args.root_path,
+        max_body=replica.limits.max_body,
+        hosts=replica.server.hosts,
+        origins=replica.server.origins,
+        root_path=replica.server.root_path or "",
     )

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from typing import Any
 
 from ray import serve
@@ -27,8 +28,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sscc.compiler.tools.commands.serve import api_keys, opened
-from sscc.compiler.tools.fleet.fleet_options import FleetOptions, Plan, replica_arguments
+from sscc.compiler.tools.commands.serve import opened
+from sscc.compiler.tools.fleet.fleet_options import FleetOptions, Plan, replica_options
 from sscc.ir.errors import RankError
 from sscc.runtime.serving.fleet.affinity import Affinity
 from sscc.runtime.serving.fleet.channel import Address, ChannelLost, Inbox, Outbox
@@ -77,7 +78,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         )
         .bind(plan.words)
     )
-    listens = None if options.port is None else {"host": options.host, "port": options.port}
+    listens = None if options.port is None else {"host": options.address, "port": options.port}
     gateway = serve.deployment(Front).options(
         num_replicas=options.gateways,
         user_config=listens,
@@ -85,7 +86,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=plan.drain_seconds,
     )
-    bound: serve.Application = gateway.bind(deployed, plan, options.attempts, options.host)
+    bound: serve.Application = gateway.bind(deployed, plan, options.attempts, options.address)
     return bound
 
 
@@ -99,11 +100,11 @@ class Replica:
     def __init__(self, words: tuple[str, ...]) -> None:
         keep_little()
         self._outbox = Outbox()
-        args = replica_arguments(words)
-        args.max_body += SEED_BYTES
-        keys = api_keys(args)
+        serving = replica_options(words)
+        limits = replace(serving.limits, max_body=serving.limits.max_body + SEED_BYTES)
+        keys = serving.server.keys()
         self._open = ExitStack()
-        self._served = self._open.enter_context(opened(args, keys))
+        self._served = self._open.enter_context(opened(replace(serving, limits=limits), keys))
         self._headers: Headers = ((b"authorization", f"Bearer {keys[0]}".encode()),) if keys else ()
         self._name = serve.get_replica_context().replica_id.unique_id
 
@@ -211,7 +212,7 @@ class Front:
             by_prompt=plan.by_prompt,
             attempts=attempts,
             max_body=plan.max_body,
-            api_keys=api_keys(replica_arguments(plan.words)),
+            api_keys=replica_options(plan.words).server.keys(),
             name=serve.get_replica_context().replica_id.unique_id,
             hosts=Hosts((host,), plan.hosts, plan.origins),
             root_path=plan.root_path,

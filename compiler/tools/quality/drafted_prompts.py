@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sscc.compiler.driver.sessions import open_session
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.eval_options import EvalOptions
 from sscc.compiler.tools.quality.example import Example
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.artifact.signature import Signature

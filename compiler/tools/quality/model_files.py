@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.compiler.options.layer_topk import LayerTopk
 from sscc.compiler.options.policy import Rule
 from sscc.compiler.options.versions import compiler_digest, own_version, tool_versions
+from sscc.compiler.tools.quality.eval_options import Numbers
 from sscc.compiler.tools.quality.prompts import DAY
 from sscc.ir.files import files_digest, output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_formats.registry import WeightChoice
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.text.tokenizer import load_tokenizer
 
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sscc")
 
 TOKENIZER = "tokenizer.json"
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What programs compute in; None is what fits the checkpoint."""
-
-    dtype: str | None = None
-    weight_format: WeightChoice | None = None
-    prefill_chunk: int | None = None
 
 
 class ModelFiles:

@@ -8,11 +8,9 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.scoring import NATS
-from sscc.compiler.tools.quality.tasks import GOLDEN
+from sscc.compiler.tools.quality.tasks import GOLDEN, PERPLEXITY
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.text.tokenizer import encode
-
-TASK = "perplexity"
 
 
 class PerplexityErrors(ErrorKind):
@@ -41,4 +39,4 @@ def perplexity_examples(
             start = int((index + 1) * GOLDEN % 1.0 * room)
             end = start + length
             prompt, rest = tuple(tokens[start:end]), tuple(tokens[end : end + scored])
-            yield Example(TASK, length, index, prompt, (), NATS, 0, continuation=rest)
+            yield Example(PERPLEXITY, length, index, prompt, (), NATS, 0, continuation=rest)

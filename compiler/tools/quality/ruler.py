@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.tasks import RULER_PREFIX
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.extras import RULER, require
 
-PREFIX = "ruler:"
 PACKAGE = "long_context_eval"
 LIMIT = 900.0  # seconds: a generator loops for ever where not even its smallest prompt fits
 
@@ -93,7 +93,7 @@ def ruler_examples(name: str, length: int, count: int, seed: int, prompts: Promp
         if prompts.template is not None:
             text = prompts.text(*_parted(text, prefix))
         prompt = tuple(prompts.encode(text))
-        yield Example(PREFIX + name, length, index, prompt, answers, metric, new_tokens, text=text)
+        yield Example(RULER_PREFIX + name, length, index, prompt, answers, metric, new_tokens, text=text)
 
 
 def _parted(text: str, prefix: str) -> tuple[str, str]:

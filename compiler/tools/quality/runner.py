@@ -17,7 +17,8 @@ from sscc.compiler.options.progress import bar
 from sscc.compiler.tools.quality.cells import QUERY, Cell
 from sscc.compiler.tools.quality.drafted_prompts import DraftedPrompts
 from sscc.compiler.tools.quality.equal_bytes import snapstream_that_holds
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, cells_for, make_examples, most_new_tokens
+from sscc.compiler.tools.quality.eval_options import EvalOptions
+from sscc.compiler.tools.quality.evaluation_plan import cells_for, make_examples, most_new_tokens
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.journal import Journal, Record
 from sscc.compiler.tools.quality.means import CellSummary, summarise

@@ -18,7 +18,8 @@ from sscc.compiler.tools.quality.example import Example
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.excerpt import PromptTokens
-from sscc.runtime.session.sampling import Sampler, Sampling
+from sscc.runtime.session.samplers import Sampler
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
 from sscc.runtime.text.tokenizer import decode
 

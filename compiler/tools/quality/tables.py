@@ -10,7 +10,7 @@ from typing import Any
 
 from sscc.compiler.options.versions import own_version, tool_versions
 from sscc.compiler.tools.quality.cells import FULL, QUERY
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.eval_options import EvalOptions
 from sscc.compiler.tools.quality.means import CellSummary, Score, Z
 from sscc.compiler.tools.quality.runner import Evaluation
 from sscc.compiler.tools.quality.scoring import NATS

@@ -38,6 +38,8 @@ class Task:
     placed: bool = True
 
 
+PERPLEXITY, RULER_PREFIX = "perplexity", "ruler:"
+"""The task of a text, and the beginning of the names of RULER's tasks."""
 TASKS = {
     "passkey": Task("a key in noise that repeats", drafts.passkey, 12),
     "niah_single": Task("one number in prose", drafts.single_needle, 16),

@@ -38,7 +38,8 @@ from sscc.ir.extras import PYTEST, require
 SHOWN_LINES = 200
 """Of an output that is not what it should be."""
 
-_CUT = re.compile(r"^// -----.*\n", re.MULTILINE)
+SEPARATOR = "// -----"
+_CUT = re.compile(rf"^{SEPARATOR}.*\n", re.MULTILINE)
 _KIND = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+( |$)")
 _DIRECTIVE = re.compile(r"^\s*// ([A-Z]+)(?::\s*(.*?))?\s*$", re.MULTILINE)
 
@@ -92,12 +93,17 @@ def holds_cases(text: str) -> bool:
 
 def read_cases(text: str) -> list[IrCase]:
     """The cases of a file. Raises UsageError for one that has no name, or that checks nothing or several things."""
-    starts = [0, *(match.end() for match in _CUT.finditer(text))]
-    ends = [*(match.start() for match in _CUT.finditer(text)), len(text)]
-    parts = [(text[:start].count("\n") + 1, text[start:end]) for start, end in zip(starts, ends, strict=True)]
+    parts = parts_of(text)
     shared = "" if _is_case(parts[0][1]) else parts.pop(0)[1]
     aliases = "".join(line + "\n" for line in shared.splitlines() if not line.lstrip().startswith("//"))
     return [_read_case(aliases, line, part) for line, part in parts]
+
+
+def parts_of(text: str) -> list[tuple[int, str]]:
+    """Return the parts of a text between lines that begin with SEPARATOR, each with the number of its first line."""
+    starts = [0, *(match.end() for match in _CUT.finditer(text))]
+    ends = [*(match.start() for match in _CUT.finditer(text)), len(text)]
+    return [(text[:start].count("\n") + 1, text[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _is_case(part: str) -> bool:

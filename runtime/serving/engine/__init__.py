@@ -7,7 +7,6 @@ from sscc.runtime.serving.engine.request import (
     FINISH_REASONS,
     Completion,
     EngineClosed,
-    EngineOptions,
     Finish,
     Piece,
     QueueFull,
@@ -16,6 +15,7 @@ from sscc.runtime.serving.engine.request import (
     shown_text,
 )
 from sscc.runtime.serving.engine.ticket import Ticket, cancel_all
+from sscc.runtime.support.serving_options import EngineOptions
 
 __all__ = [
     "FINISH_REASONS",

@@ -21,7 +21,7 @@ from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.extras import SERVE, require
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.request import ThoughtBound
-from sscc.runtime.session.sampling import Allowed
+from sscc.runtime.session.samplers import Allowed
 from sscc.runtime.text.grammar import Grammar
 from sscc.runtime.text.token_text import TokenBytes
 from sscc.runtime.text.tokenizer import encode

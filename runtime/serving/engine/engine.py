@@ -25,13 +25,13 @@ from sscc.runtime.serving.engine.elsewhere import Elsewhere
 from sscc.runtime.serving.engine.executor import Close, Executor
 from sscc.runtime.serving.engine.metrics import Metrics, SlotState
 from sscc.runtime.serving.engine.prompt_files import FileCount, load_prompts, save_prompts
-from sscc.runtime.serving.engine.request import Completion, EngineOptions, Piece, Request
+from sscc.runtime.serving.engine.request import Completion, Piece, Request
 from sscc.runtime.serving.engine.ticket import Ticket, cancel_all
 from sscc.runtime.session.prompt_scores import check_scores
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotFormat
-from sscc.runtime.support.serving_defaults import MOST_SECONDS
+from sscc.runtime.support.serving_options import MOST_SECONDS, EngineOptions
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

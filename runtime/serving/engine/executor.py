@@ -34,17 +34,18 @@ from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.metrics import Counters, Figures, Metrics, SlotState
 from sscc.runtime.serving.engine.prompt_files import FileCount, load_prompts, save_prompts
 from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
-from sscc.runtime.serving.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
+from sscc.runtime.serving.engine.request import EngineClosed, Finish, QueueFull, Request
 from sscc.runtime.serving.engine.slot_table import SlotTable
 from sscc.runtime.serving.engine.wakeups import Wakeups
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.prompt_scores import PromptScorer
-from sscc.runtime.session.sampling import BatchSampler, TokenLogprobs
+from sscc.runtime.session.samplers import BatchSampler, TokenLogprobs
 from sscc.runtime.session.session import Session, Snapshot
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotMessage
 from sscc.runtime.session.tracing import RequestSpan
 from sscc.runtime.support.logs import log_exception, logged
+from sscc.runtime.support.serving_options import EngineOptions
 
 _log = logging.getLogger("sscc.engine")
 

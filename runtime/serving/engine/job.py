@@ -11,7 +11,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.constraints import Constraint
 from sscc.runtime.serving.engine.request import Finish, Request
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.sampling import TokenLogprobs
+from sscc.runtime.session.samplers import TokenLogprobs
 from sscc.runtime.session.slot_message import SlotMessage
 
 

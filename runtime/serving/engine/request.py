@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.sampling import Sampling, TokenLogprobs
+from sscc.runtime.session.samplers import TokenLogprobs
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.speculative_prefill import check_keep
-from sscc.runtime.support import serving_defaults
+from sscc.runtime.support import serving_options
 from sscc.runtime.text.grammar import Grammar
 
 Finish = Literal["eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"]
@@ -27,8 +27,6 @@ class RequestErrors(ErrorKind):
     TIMEOUT_OUT_OF_RANGE = UsageError, "timeout is {seconds} s, it must be above 0 and at most {most:.0f} s"
     LEAST_ABOVE_MOST = UsageError, "min_tokens is {least}, it must be between 0 and max_new_tokens, which is {most}"
     NO_TOKENS_ALLOWED = UsageError, "allowed_tokens is empty, which allows no answer"
-    OPTION_TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
-    OPTION_TOO_LARGE = UsageError, "{option} is {value}, it must be at most {most}"
 
 
 class QueueFull(SsccError):
@@ -116,8 +114,8 @@ class Request:
             raise RequestErrors.LOGPROBS_NEGATIVE(logprobs=self.logprobs)
         if self.prompt_logprobs is not None and self.prompt_logprobs < 0:
             raise RequestErrors.LOGPROBS_NEGATIVE(logprobs=self.prompt_logprobs)
-        if self.timeout is not None and not 0 < self.timeout <= serving_defaults.MOST_SECONDS:
-            raise RequestErrors.TIMEOUT_OUT_OF_RANGE(seconds=self.timeout, most=serving_defaults.MOST_SECONDS)
+        if self.timeout is not None and not 0 < self.timeout <= serving_options.MOST_SECONDS:
+            raise RequestErrors.TIMEOUT_OUT_OF_RANGE(seconds=self.timeout, most=serving_options.MOST_SECONDS)
         if self.keep is not None:
             check_keep(self.keep)
         if not 0 <= self.min_tokens <= max(self.max_new_tokens, 0):
@@ -191,47 +189,3 @@ class Completion:
         tokens = f"{self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}"
         rows = f"{self.kept_rows} rows kept, {self.evicted_rows} evicted"
         return f"Completion({shown_text(self.text)}, {tokens}, {rows}, {self.seconds:.3g} s)"
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How an engine shares its session.
-
-    Attributes:
-        max_queue: requests that may wait while every slot is taken; None: any number.
-        prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
-            layers.
-        prompt_cache_bytes: memory of the host, of all ranks together, for prompts that are sent again or begin alike:
-            rows of their chunks (`Signature.chunk_bytes` each, on each rank) and slots of whole prompts. None: 2 GiB,
-            or a tenth of the memory where that is less; 0: nothing is kept.
-        prompt_folder: prompts that are kept are read from there when the engine starts, and written there when it is
-            closed (`Engine.save_prompts`); None: nowhere.
-        prefill_ahead: prompts that other processes may be prefilling, or have and that wait for a slot with all their
-            rows; None: as many as there are slots.
-
-    Raises UsageError for a value below its least one (0, or 1 for prefill steps and prompts ahead), and above its
-    largest one.
-    """
-
-    max_queue: int | None = serving_defaults.QUEUE
-    prefill_steps: int | None = None
-    prompt_cache_bytes: int | None = None
-    prefill_ahead: int | None = None
-    prompt_folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        for option, least, most in _OPTION_RANGES:
-            value = getattr(self, option)
-            if value is not None and value < least:
-                raise RequestErrors.OPTION_TOO_SMALL(option=option, value=value, least=least)
-            if value is not None and value > most:
-                raise RequestErrors.OPTION_TOO_LARGE(option=option, value=value, most=most)
-
-
-_OPTION_RANGES = (
-    ("max_queue", 0, serving_defaults.MOST_REQUESTS),
-    ("prefill_steps", 1, serving_defaults.MOST_TOKENS),
-    ("prefill_ahead", 1, serving_defaults.MOST_REQUESTS),
-    ("prompt_cache_bytes", 0, 1 << 62),
-)
-"""Fields of `EngineOptions`, with the least and the largest value of each."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sscc.runtime.serving.engine.request import Finish, Piece
-from sscc.runtime.session.sampling import TokenLogprobs
+from sscc.runtime.session.samplers import TokenLogprobs
 from sscc.runtime.text.tokenizer import TextStream
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from sscc.runtime.serving.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.serving.server.api_errors import ApiError, ServerErrors, timed_out
 from sscc.runtime.serving.server.openai import StreamedUsage
-from sscc.runtime.session.sampling import TokenLogprobs
+from sscc.runtime.session.samplers import TokenLogprobs
 from sscc.runtime.text.chat_formats import AnswerReader, Call, Part, Text, Thought
 from sscc.runtime.text.token_text import Offsets, TokenBytes, as_text
 

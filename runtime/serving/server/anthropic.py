@@ -17,7 +17,7 @@ from sscc.runtime.serving.server.api_errors import ApiError, ApiKind, Http, anth
 from sscc.runtime.serving.server.openai import ChatBody, given
 from sscc.runtime.serving.server.request_bodies import validated
 from sscc.runtime.serving.server.request_fields import Parameters, Text
-from sscc.runtime.support.serving_defaults import MOST_TOKENS
+from sscc.runtime.support.serving_options import MOST_TOKENS
 from sscc.runtime.text.chat_formats import AnswerReader, Call, Part, Thought
 
 PATH = "/v1/messages"

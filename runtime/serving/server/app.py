@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,14 +24,7 @@ from sscc.runtime.serving.server.api_errors import ApiKind, Http, ServerErrors, 
 from sscc.runtime.serving.server.freed_memory import keep_few_words
 from sscc.runtime.serving.server.gate import Gate
 from sscc.runtime.serving.server.hosts import Hosts
-from sscc.runtime.serving.server.jobs import (
-    Model,
-    RequestLimits,
-    ServedPrompt,
-    chat_prompts,
-    completion_prompts,
-    requests_for,
-)
+from sscc.runtime.serving.server.jobs import Model, ServedPrompt, chat_prompts, completion_prompts, requests_for
 from sscc.runtime.serving.server.model_pool import ModelSwitch, Shelf
 from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.serving.server.pages import add_pages
@@ -43,6 +36,7 @@ from sscc.runtime.serving.server.responses import ResponsesBody, ResponsesFormat
 from sscc.runtime.serving.server.streaming import EventStream, unless_gone
 from sscc.runtime.serving.server.tokenization import DetokenizeBody, TokenizeBody
 from sscc.runtime.serving.server.workers import SMALL, Workers
+from sscc.runtime.support.serving_options import RequestLimits, Role
 from sscc.runtime.text.chat_formats import AnswerReader
 from sscc.runtime.text.token_text import TokenBytes, as_text
 from sscc.runtime.text.tokenizer import encode
@@ -59,9 +53,6 @@ TOTALS = (
     "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",
 )  # fmt: skip
 """Fields of `Metrics` that only grow."""
-
-Role = Literal["both", "prefill", "decode"]
-"""What a server does: prompts and answers; prompts for others; answers to prompts that others prefill."""
 
 
 class EndpointErrors(ApiKind):

@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 from sscc.ir.errors import UsageError
 from sscc.runtime.serving.engine import Request, ThoughtBound
 from sscc.runtime.serving.server.api_errors import ApiKind, Http
-from sscc.runtime.serving.server.openai import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
+from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.support import serving_defaults
+from sscc.runtime.support.serving_options import RequestLimits
 from sscc.runtime.text.chat_formats import ChatFormats
 from sscc.runtime.text.chat_template import ChatTemplate
 from sscc.runtime.text.grammar import Grammar, literal
@@ -120,25 +120,6 @@ class Model:
         words = sorted((text for text in held if text in marker), key=len, reverse=True)
         pieces = re.split("|".join(f"({re.escape(word)})" for word in words), marker) if words else [marker]
         return " ".join(f"<[{held[piece]}]>" if piece in held else literal(piece) for piece in pieces if piece)
-
-
-@dataclass(frozen=True)
-class RequestLimits:
-    """What a client may ask for.
-
-    Attributes:
-        max_body: bytes of a request's body.
-        max_prompt: tokens of a prompt; None: as the context permits.
-        max_new_tokens: of an answer; None: likewise.
-        max_choices: answers that one request may ask for, over all its prompts.
-        timeout: seconds from arrival to the last token; None: any.
-    """
-
-    max_body: int = serving_defaults.BODY_BYTES
-    max_prompt: int | None = None
-    max_new_tokens: int | None = None
-    max_choices: int = MAX_CHOICES
-    timeout: float | None = None
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,10 @@ from sscc.runtime.serving.server.conversation import Message, ToolChoice, Tools,
 from sscc.runtime.serving.server.request_fields import Parameters, Text, ValueKind, refused, whole_characters
 from sscc.runtime.session.generation_config import overriding
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.support.serving_defaults import MOST_TOKENS
+from sscc.runtime.support.serving_options import MAX_CHOICES, MOST_TOKENS
 from sscc.runtime.text.chat_formats import Tool
 from sscc.runtime.text.grammar import Grammar
 
-MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024

@@ -21,13 +21,13 @@ from starlette.types import Receive, Scope, Send
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine import Engine, Request
 from sscc.runtime.serving.server.api_errors import BUSY, ApiError, ApiKind, Http, ServerErrors, timed_out
-from sscc.runtime.serving.server.jobs import Model, RequestLimits, checked_excerpt
+from sscc.runtime.serving.server.jobs import Model, checked_excerpt
 from sscc.runtime.serving.server.openai import ApiValueErrors
 from sscc.runtime.serving.server.request_fields import Parameters, refused
 from sscc.runtime.serving.server.request_log import record_of
 from sscc.runtime.serving.server.streaming import ClientGone, unless_gone
 from sscc.runtime.session.slot_message import SlotFormat, SlotMessage
-from sscc.runtime.support.serving_defaults import MOST_SECONDS, MOST_TOKENS
+from sscc.runtime.support.serving_options import MOST_SECONDS, MOST_TOKENS, RequestLimits
 
 PATH = "/v1/slots"
 CACHED_TOKENS = "x-sscc-cached-tokens"

@@ -36,7 +36,7 @@ from sscc.runtime.session.chunk_message import chunks_of
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.slot_message import SlotFormat, SlotMessage
 from sscc.runtime.support.logs import log_exception
-from sscc.runtime.support.serving_defaults import MOST_SECONDS
+from sscc.runtime.support.serving_options import MOST_SECONDS
 
 _log = logging.getLogger("sscc.server")
 

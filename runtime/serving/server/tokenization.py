@@ -8,10 +8,11 @@ from pydantic import Field, model_validator
 
 from sscc.runtime.serving.server.api_errors import ApiKind
 from sscc.runtime.serving.server.conversation import Message, Tools
-from sscc.runtime.serving.server.jobs import Model, RequestLimits, ServedPrompt, chat_prompts, completion_prompts
+from sscc.runtime.serving.server.jobs import Model, ServedPrompt, chat_prompts, completion_prompts
 from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, given
 from sscc.runtime.serving.server.request_bodies import validated
 from sscc.runtime.serving.server.request_fields import Parameters, Text
+from sscc.runtime.support.serving_options import RequestLimits
 from sscc.runtime.text.tokenizer import decode
 
 Json = dict[str, Any]

@@ -11,9 +11,9 @@ import pytest
 
 from sscc.compiler.tools.commands.bench import BenchErrors, step_bytes
 from sscc.compiler.tools.commands.cli import main
-from sscc.compiler.tools.commands.engines import ExecutionErrors
 from sscc.compiler.tools.commands.parser import CommandLineErrors
 from sscc.ir.errors import ErrorKind
+from sscc.ir.option import OptionRangeErrors
 from sscc.runtime.session.artifact import Artifact
 from tests.errors import check, one_line
 
@@ -70,7 +70,7 @@ def test_a_table_of_what_fits(artifact: Path, capsys: pytest.CaptureFixture[str]
         ),
         (["-p", "many"], CommandLineErrors.INVALID_ARGUMENT, {"option": "--prompt-tokens", "cause": NOT_NUMBERS}),
         (["-n", "9" * 5_000], CommandLineErrors.INVALID_ARGUMENT, {"option": "--new-tokens", "cause": NOT_NUMBERS}),
-        (["-r", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--repetitions", "value": 0, "least": 1}),
+        (["-r", "0"], OptionRangeErrors.TOO_SMALL, {"option": "--repetitions", "value": 0, "least": 1}),
     ],
 )
 def test_what_does_not_fit(

@@ -21,6 +21,7 @@ from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import walk
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.passes import pass_pipeline as pipeline
 from sscc.passes.base import Pass
@@ -230,7 +231,7 @@ def test_two_dumps_are_compared(dump: Path, kernels: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "kind", "fields"),
     [
-        (["--tolerance", "-1"], BisectErrors.NEGATIVE_TOLERANCE, {"tolerance": -1.0}),
+        (["--tolerance", "-1"], OptionRangeErrors.TOO_SMALL, {"option": "--tolerance", "value": -1.0}),
         (
             ["--prompt-tokens", "63", "--steps", "2"],
             BisectionErrors.TOO_LONG,

@@ -21,12 +21,11 @@ import pytest
 
 from sscc.compiler.tools.commands import cli
 from sscc.compiler.tools.commands.chat import Chat, ChatErrors, read_messages
-from sscc.compiler.tools.commands.engines import ExecutionErrors
-from sscc.compiler.tools.commands.ranges import OptionRangeErrors
 from sscc.ir.errors import ErrorKind, InternalError
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.serving.engine import Engine
-from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
 from sscc.runtime.text.chat_template import ChatTemplate
 from tests.compiler.commands.chatting import TEMPLATE, with_template
@@ -273,7 +272,7 @@ def test_at_a_terminal(chatting: Path) -> None:
 
 REFUSED = {
     "no-template": ([], ChatErrors.NO_TEMPLATE, {}),
-    "threads": (["--threads", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
+    "threads": (["--threads", "0"], OptionRangeErrors.OUT_OF_RANGE, {"option": "--threads", "value": 0, "least": 1}),
     "interpreter": (
         ["--interpreter", "quantum"],
         ChoiceErrors.UNKNOWN,
@@ -284,8 +283,8 @@ REFUSED = {
         OptionRangeErrors.OUT_OF_RANGE,
         {"option": "--max-new-tokens", "value": 0, "least": 1},
     ),
-    "temperature": (["--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
-    "min-p": (["--min-p", "2"], SamplingErrors.MIN_P, {"value": 2.0}),
+    "temperature": (["--temperature", "-1"], OptionRangeErrors.TOO_SMALL, {"value": -1.0}),
+    "min-p": (["--min-p", "2"], OptionRangeErrors.OUT_OF_RANGE, {"option": "--min-p", "value": 2.0}),
 }
 
 

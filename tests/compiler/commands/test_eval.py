@@ -14,7 +14,7 @@ import pytest
 from sscc.compiler.tools.commands import cli
 from sscc.compiler.tools.quality import plot
 from sscc.compiler.tools.quality.cells import CellErrors
-from sscc.compiler.tools.quality.evaluation_plan import EvaluationOptionErrors
+from sscc.compiler.tools.quality.eval_options import EvaluationOptionErrors
 from sscc.compiler.tools.quality.journal import EvaluationJournalErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors

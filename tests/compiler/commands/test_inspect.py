@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import sscc
+from sscc.compiler.options.modelling_options import ModellingErrors, Sweep, parse_figure, parse_sweep
 from sscc.compiler.tools.commands.cli import main
 from sscc.compiler.tools.commands.inspect import InspectErrors
-from sscc.compiler.tools.commands.modelling import ModellingErrors, Sweep, parse_figure, parse_sweep
 from sscc.ir.errors import ErrorKind
 from sscc.ir.target import TargetErrors
 from tests.errors import check, raises, reported

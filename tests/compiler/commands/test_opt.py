@@ -15,7 +15,7 @@ from sscc.compiler.driver.dumps import DumpErrors
 from sscc.compiler.driver.printing import IrPrintingErrors
 from sscc.compiler.options.compile_options import OptionErrors
 from sscc.compiler.tools.commands.cli import main
-from sscc.compiler.tools.commands.opt import OptCommandErrors
+from sscc.compiler.tools.commands.opt import REPRODUCER, OptCommandErrors
 from sscc.ir.context import IrTextErrors, mlir, parse_module, print_module
 from sscc.ir.errors import ErrorKind
 from sscc.passes.base import Pass
@@ -195,16 +195,16 @@ def test_a_crash_leaves_a_reproducer(
         raise ZeroDivisionError("on purpose")
 
     monkeypatch.setattr(kind, "run", crash)
-    folder = tmp_path / "kept"
-    assert main(["opt", str(dump), "--pass-pipeline=merge-equal-kernels", "--reproducer", str(folder)]) == 70
+    monkeypatch.chdir(tmp_path)
+    assert main(["opt", str(dump), "--pass-pipeline=merge-equal-kernels"]) == 70
     err = capsys.readouterr().err
-    kept = folder / "merge-equal-kernels"
+    kept = REPRODUCER / "merge-equal-kernels"
     assert f"sscc opt {kept / 'before.mlir'} --pass-pipeline='merge-equal-kernels'" in err
     assert (kept / "before.mlir").read_text() == dump.read_text()
     assert "ZeroDivisionError: on purpose" in (kept / "error.txt").read_text()
     assert set(json.loads((kept / "versions.json").read_text())) == {"sscc", "torch", "torch-mlir", "transformers"}
     monkeypatch.undo()
-    assert main(["opt", str(kept / "before.mlir"), "--pass-pipeline=merge-equal-kernels"]) == 0
+    assert main(["opt", str(tmp_path / kept / "before.mlir"), "--pass-pipeline=merge-equal-kernels"]) == 0
 
 
 def test_pipelines_read_back_what_they_print() -> None:

@@ -57,7 +57,7 @@ def test_every_default_is_told_and_once() -> None:
 def test_a_default_in_bytes_is_told_in_words() -> None:
     (action,) = (a for a in command_parsers(PARSER)["serve"]._actions if a.dest == "max_body")
     assert help_of(action).endswith("(default: 4 MiB)")
-    assert PARSER.parse_args(["serve", "m.rdu", "--prompt-cache", "1.5G"]).prompt_cache == 3 << 29
+    assert PARSER.parse_args(["serve", "m.rdu", "--prompt-cache", "1.5G"]).prompt_cache_bytes == 3 << 29
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,16 @@ NEEDED = {"eval": ["-o", "results"]}
 """Options that a command does not do without."""
 WITHOUT_TYPE = {
     "compile --target": ["compile", "MODEL", "--target", "rdu:PATH", "-q"],
-    "compile --policy": ["compile", "MODEL", "--policy", "PATH.py"],
+    "compile --kv-policy": ["compile", "MODEL", "--kv-policy", "PATH.py"],
     "compile --kv-topk-per-layer": ["compile", "MODEL", "--kv-topk-per-layer", "PATH"],
     "run --token-ids": ["run", "ARTIFACT", "--token-ids", "@PATH"],
     "inspect --target": ["inspect", "ARTIFACT", "--target", "rdu:PATH"],
     "report --target": ["report", "ARTIFACT", "--target", "rdu:PATH"],
     "diff --target": ["diff", "ARTIFACT", "ARTIFACT", "--target", "rdu:PATH"],
     "targets --target": ["targets", "--target", "rdu:PATH"],
-    "eval --policy": ["eval", "MODEL", "-o", "results", "--policy", "PATH.py"],
+    "eval --kv-policy": ["eval", "MODEL", "-o", "results", "--kv-policy", "PATH.py"],
     "bisect --target": ["bisect", "MODEL", "--target", "rdu:PATH"],
-    "bisect --policy": ["bisect", "MODEL", "--policy", "PATH.py"],
+    "bisect --kv-policy": ["bisect", "MODEL", "--kv-policy", "PATH.py"],
 }
 """Options whose values may hold a path among other words."""
 
@@ -96,7 +96,7 @@ def test_a_name_inside_another_word(
 READ = tuple(
     (command, place)
     for command, place in PLACES
-    if place not in ("--output", "--trace", "--dump-ir-dir", "--reproducer")
+    if place not in ("--output", "--trace", "--dump-ir-dir")
     and (command, place) not in (("bisect", "other"), ("opt", "file"))
 )
 

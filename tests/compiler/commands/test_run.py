@@ -18,22 +18,20 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.options.execution_options import DraftOptionErrors
 from sscc.compiler.tools.commands import cli, run
-from sscc.compiler.tools.commands.engines import ExecutionErrors
 from sscc.compiler.tools.commands.generation import PromptOptionErrors, parse_token_ids
 from sscc.compiler.tools.commands.parser import CommandLineErrors
 from sscc.compiler.tools.commands.run import RunErrors
-from sscc.compiler.tools.commands.shortening import DraftOptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
 from sscc.runtime.artifact.manifest import ManifestErrors
 from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.session.golden_replay import GoldenReplayErrors
-from sscc.runtime.session.sampling import SamplingErrors
 from sscc.runtime.session.session import SessionErrors
-from sscc.runtime.session.speculative_prefill import DraftErrors
 from sscc.runtime.support.verification import VerificationErrors
 from tests.errors import check, one_line, raises
 
@@ -117,12 +115,6 @@ class TestGeneration:
         forms = (["--prompt", "abc"], ["--prompt-file", str(text)], ["--token-ids", f"@{ids}"])
         answers = [run_json(capsys, artifact, *form, "--max-new-tokens", "3")["tokens"] for form in forms]
         assert answers[0] == answers[1] == answers[2]
-
-    def test_slots_are_alike(self, artifact: Path, capsys: Capture) -> None:
-        words = ["--prompt", PROMPT, "--max-new-tokens", "4"]
-        assert (
-            run_json(capsys, artifact, *words)["tokens"] == run_json(capsys, artifact, *words, "--slot", "1")["tokens"]
-        )
 
     def test_sampling_is_reproducible(self, artifact: Path, capsys: Capture) -> None:
         words = ["--prompt", PROMPT, "--max-new-tokens", "8", "--temperature", "5", "--ignore-eos"]
@@ -240,15 +232,14 @@ REFUSED = {
         {"token": 257, "position": 1, "last": 256},
     ),
     "not-a-token": (["--token-ids", "1,two"], PromptOptionErrors.NOT_A_TOKEN, {"word": "two"}),
-    "slot": (["--prompt", "a", "--slot", "2"], SessionErrors.NO_SLOT, {"slot": 2, "last": 1}),
     "threads": (
         ["--prompt", "a", "--threads", "0"],
-        ExecutionErrors.BELOW_LEAST,
+        OptionRangeErrors.OUT_OF_RANGE,
         {"option": "--threads", "value": 0, "least": 1},
     ),
     "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], DraftOptionErrors.NO_DRAFT, {"option": "--keep"}),
-    "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], DraftErrors.NOT_A_SHARE, {"keep": 0.0}),
-    "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], DraftErrors.NOT_A_SHARE, {"keep": 1.5}),
+    "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], OptionRangeErrors.NOT_ABOVE, {"value": 0.0}),
+    "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], OptionRangeErrors.NOT_ABOVE, {"value": 1.5}),
     "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], FileErrors.MISSING, {"path": "no-such.rdu"}),
     "draft-and-check": (["--check", "--draft", "d.rdu"], RunErrors.DRAFT_AND_CHECK, {}),
     "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], RunErrors.DRAFT_AND_NEEDED, {}),
@@ -257,7 +248,7 @@ REFUSED = {
         ChoiceErrors.UNKNOWN,
         {"option": "--interpreter", "value": "quantum", "choices": ["native", "reference"]},
     ),
-    "temperature": (["--prompt", "a", "--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
+    "temperature": (["--prompt", "a", "--temperature", "-1"], OptionRangeErrors.TOO_SMALL, {"value": -1.0}),
     "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], FileErrors.CANNOT_READ, {"path": "/nowhere/prompt.txt"}),
     "missing-ids": (["--token-ids", "@/nowhere/ids"], FileErrors.CANNOT_READ, {"path": "/nowhere/ids"}),
     "missing-checkpoint": (

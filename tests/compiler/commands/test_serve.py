@@ -18,19 +18,18 @@ import httpx2
 import openai
 import pytest
 
+from sscc.compiler.options.execution_options import DraftOptionErrors
+from sscc.compiler.options.server_options import ServeErrors
 from sscc.compiler.tools.commands import cli
 from sscc.compiler.tools.commands.engines import ExecutionErrors
 from sscc.compiler.tools.commands.parser import CommandLineErrors
-from sscc.compiler.tools.commands.ranges import OptionRangeErrors
-from sscc.compiler.tools.commands.serve import ServeErrors
-from sscc.compiler.tools.commands.shortening import DraftOptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.files import FileErrors
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.sizes import SizeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.serving.server.service import ListeningErrors
-from sscc.runtime.session.sampling import SamplingErrors
 from sscc.runtime.support.host_names import AllowedHostErrors
 from tests.compiler.commands.chatting import with_template
 from tests.errors import check, one_line
@@ -249,7 +248,7 @@ def test_a_port_that_is_taken(artifact: Path, capsys: Capture) -> None:
     check(error, ListeningErrors.PORT_IN_USE, host="127.0.0.1", port=port)
 
 
-RANGE, ABOVE_ZERO = OptionRangeErrors.OUT_OF_RANGE, OptionRangeErrors.NOT_ABOVE_ZERO
+RANGE, ABOVE_ZERO = OptionRangeErrors.OUT_OF_RANGE, OptionRangeErrors.NOT_ABOVE
 REFUSED: dict[str, tuple[list[str], ErrorKind, dict[str, Any]]] = {
     "port": (["--port", "65536"], RANGE, {"option": "--port", "value": 65536, "least": 0, "most": 65535}),
     "host": (["--host", "no.such.host.invalid"], ListeningErrors.NO_SUCH_HOST, {"host": "no.such.host.invalid"}),
@@ -266,7 +265,7 @@ REFUSED: dict[str, tuple[list[str], ErrorKind, dict[str, Any]]] = {
         {"option": "--prompt-cache", "cause": SizeErrors.NOT_A_SIZE},
     ),
     "steps": (["--prefill-steps", "0"], RANGE, {"option": "--prefill-steps", "value": 0, "least": 1}),
-    "threads": (["--threads", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
+    "threads": (["--threads", "0"], OptionRangeErrors.OUT_OF_RANGE, {"option": "--threads", "value": 0, "least": 1}),
     "keep": (["--keep", "0.5"], DraftOptionErrors.NO_DRAFT, {"option": "--keep"}),
     "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], ServeErrors.DRAFT_WITH_PREFILL, {}),
     "also-draft": (["--also", "a=b.rdu", "--role", "prefill"], ServeErrors.ALSO_ALONE, {}),
@@ -274,7 +273,7 @@ REFUSED: dict[str, tuple[list[str], ErrorKind, dict[str, Any]]] = {
     "also-twice": (["--served-model-name", "a", "--also", "a=b.rdu"], ServeErrors.MODEL_TWICE, {"name": "a"}),
     "also-nothing": (["--also", "a=/no/b.rdu"], FileErrors.MISSING, {"path": Path("/no/b.rdu")}),
     "models-memory": (["--models-memory", "0"], RANGE, {"option": "--models-memory", "value": 0, "least": 1}),
-    "temperature": (["--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
+    "temperature": (["--temperature", "-1"], OptionRangeErrors.TOO_SMALL, {"value": -1.0}),
     "endless": (["--timeout", "1e10"], ABOVE_ZERO, {"option": "--timeout", "value": 1e10, "most": 604800}),
     "no-time": (["--timeout", "nan"], ABOVE_ZERO, {"option": "--timeout", "value": "nan", "most": 604800}),
     "endless-drain": (["--drain-timeout", "inf"], RANGE, {"option": "--drain-timeout", "value": "inf", "least": 0}),

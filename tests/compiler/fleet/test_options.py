@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import sscc.compiler.tools.fleet
-from sscc.compiler.tools.commands.engines import ExecutionErrors
 from sscc.compiler.tools.commands.parser import CommandLineErrors
 from sscc.compiler.tools.fleet.fleet_options import (
     FleetOptionErrors,
@@ -20,26 +19,28 @@ from sscc.compiler.tools.fleet.fleet_options import (
     Replicas,
     parse_options,
     plan_of,
-    replica_arguments,
+    replica_options,
 )
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.files import FileErrors
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.session.artifact import Artifact
 from tests.errors import raises
 from tests.runtime.server.fake import SIGNATURE
 from tests.runtime.signatures import altered
 
-OUT_OF_RANGE = FleetOptionErrors.OUT_OF_RANGE
+NOT_PARSED, OUT_OF_RANGE = CommandLineErrors.INVALID_ARGUMENT, OptionRangeErrors.OUT_OF_RANGE
 
 
 def test_options_become_the_command_line_of_a_replica() -> None:
     said = {"artifact": "m.rdu", "threads": 2, "prompt-cache": "1MiB", "no-verify": True, "replicas": "1-4"}
     options = parse_options(said)
     assert options.replicas == Replicas(1, 4)
-    args = replica_arguments(options.words)
-    assert (args.artifact, args.threads, args.prompt_cache, args.verify) == (Path("m.rdu"), 2, 1 << 20, False)
+    replica = replica_options(options.words)
+    assert (replica.artifact, replica.engine.prompt_cache_bytes) == (Path("m.rdu"), 1 << 20)
+    assert (replica.execution.threads, replica.execution.verify) == (2, False)
     assert parse_options({"artifact": "m.rdu", "no-verify": "false"}) == FleetOptions(("m.rdu",))
 
 
@@ -50,7 +51,7 @@ def test_words_of_a_command_line_will_do() -> None:
     assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2)
     options = parse_options({"artifact": "m.rdu", "port": "8000", "host": "::1"})
     assert options == FleetOptions(("m.rdu",), port=8000, host="::1")
-    assert parse_options({"artifact": "m.rdu", "port": 80}).host == "127.0.0.1"
+    assert parse_options({"artifact": "m.rdu", "port": 80}).address == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,8 @@ def test_words_of_a_command_line_will_do() -> None:
             FleetOptionErrors.UNKNOWN,
             {"option": "treads", "similar_hint": "; did you mean 'threads'?"},
         ),
-        ({"port": 0}, OUT_OF_RANGE, {"option": "port", "text": "0", "least": 1, "most": 65535}),
-        ({"port": 65536}, OUT_OF_RANGE, {"option": "port", "text": "65536", "least": 1, "most": 65535}),
+        ({"port": 0}, OUT_OF_RANGE, {"option": "--port", "value": 0, "least": 1, "most": 65535}),
+        ({"port": 65536}, OUT_OF_RANGE, {"option": "--port", "value": 65536, "least": 1, "most": 65535}),
         ({"host": "::1"}, FleetOptionErrors.HOST_WITHOUT_PORT, {}),
         ({"port": 80, "gateways": 2}, FleetOptionErrors.PORT_WITH_GATEWAYS, {"gateways": 2}),
         ({"api-key": "x"}, FleetOptionErrors.NOT_OF_A_FLEET, {"option": "api-key"}),
@@ -74,16 +75,16 @@ def test_words_of_a_command_line_will_do() -> None:
             CommandLineErrors.INVALID,
             {"reason": "argument --threads: invalid int value: 'many'"},
         ),
-        ({"threads": 0}, ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
+        ({"threads": 0}, OUT_OF_RANGE, {"option": "--threads", "value": 0, "least": 1}),
         ({"threads": [1]}, FleetOptionErrors.NOT_ONE_VALUE, {"option": "threads", "value": "[1]"}),
         ({"threads": True}, FleetOptionErrors.NOT_ONE_VALUE, {"option": "threads", "value": "True"}),
         ({"no-verify": "yes"}, FleetOptionErrors.NOT_A_SWITCH, {"option": "no-verify", "value": "yes"}),
         ({"interpreter": "natve"}, ChoiceErrors.UNKNOWN, {"option": "--interpreter", "value": "natve"}),
-        ({"replicas": 0}, FleetOptionErrors.NOT_REPLICAS, {"text": "0"}),
-        ({"replicas": "4-1"}, FleetOptionErrors.NOT_REPLICAS, {"text": "4-1"}),
-        ({"replicas": "1-"}, FleetOptionErrors.NOT_REPLICAS, {"text": "1-"}),
-        ({"attempts": 0}, OUT_OF_RANGE, {"option": "attempts", "text": "0", "least": 1, "most": 100}),
-        ({"imbalance": -1}, OUT_OF_RANGE, {"option": "imbalance", "text": "-1", "least": 0, "most": 1048576}),
+        ({"replicas": 0}, NOT_PARSED, {"option": "--replicas", "cause": FleetOptionErrors.NOT_REPLICAS}),
+        ({"replicas": "4-1"}, NOT_PARSED, {"option": "--replicas", "cause": FleetOptionErrors.NOT_REPLICAS}),
+        ({"replicas": "1-"}, NOT_PARSED, {"option": "--replicas", "cause": FleetOptionErrors.NOT_REPLICAS}),
+        ({"attempts": 0}, OUT_OF_RANGE, {"option": "--attempts", "value": 0, "least": 1, "most": 100}),
+        ({"imbalance": -1}, OUT_OF_RANGE, {"option": "--imbalance", "value": -1, "least": 0, "most": 1048576}),
     ],
 )
 def test_refusals(said: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
@@ -106,12 +107,12 @@ def test_what_the_artifact_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
     lean = plan()
     assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.by_prompt) == (4, 2, 8, 2, True)
-    words = replica_arguments(lean.words)
-    assert (words.threads, words.stream_interval) == (2, 100)  # a thread for each rank
+    replica = replica_options(lean.words)
+    assert (replica.execution.threads, replica.server.stream_interval) == (2, 100)  # a thread for each rank
     full = plan(**{"prompt-cache": "0", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
     assert (full.by_prompt, full.threads, full.imbalance, full.drain_seconds, full.queue) == (False, 3, 5, 7.0, 9)
-    words = replica_arguments(plan(**{"threads": 3, "stream-interval": 0, "max-queue": 9}).words)
-    assert (words.threads, words.stream_interval, words.max_queue) == (3, 0, 9)
+    replica = replica_options(plan(**{"threads": 3, "stream-interval": 0, "max-queue": 9}).words)
+    assert (replica.execution.threads, replica.server.stream_interval, replica.engine.max_queue) == (3, 0, 9)
 
 
 def test_an_artifact_that_is_not_there() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sscc.compiler.tools.quality import runner
 from sscc.compiler.tools.quality import tables as report
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.eval_options import EvalOptions, EvaluationOptionErrors
 from sscc.compiler.tools.quality.journal import EvaluationJournalErrors
 from sscc.compiler.tools.quality.runner import JOURNAL, Evaluation, evaluate
 from tests.compiler.commands.chatting import TEMPLATE

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, make_examples
+from sscc.compiler.tools.quality.eval_options import EvalOptions
+from sscc.compiler.tools.quality.evaluation_plan import make_examples
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.own_tasks import LONGBENCH, REFUSED, ExampleFileErrors, cut_middle, own_examples
-from sscc.compiler.tools.quality.perplexity import TASK, PerplexityErrors, perplexity_examples
+from sscc.compiler.tools.quality.perplexity import PerplexityErrors, perplexity_examples
 from sscc.compiler.tools.quality.prompts import PromptFormat
+from sscc.compiler.tools.quality.tasks import PERPLEXITY
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import STANDARD
 from tests.errors import raises
@@ -131,6 +133,6 @@ class TestPerplexity:
 
     def test_a_text_on_stdin_is_read_once(self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 80)))
-        options = EvalOptions(Path("model"), (TASK,), lengths=(50,), text=STANDARD, scored=20, examples=2)
+        options = EvalOptions(Path("model"), (PERPLEXITY,), lengths=(50,), text=STANDARD, score_tokens=20, examples=2)
         assert options.described()["text"] == hashlib.sha256(b"x" * 80).hexdigest()
         assert [len(example.prompt) for example in make_examples(options, tokenizer)] == [50, 50]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, processors
 
+from sscc.compiler.tools.quality.eval_options import Numbers
 from sscc.compiler.tools.quality.haystack import HaystackErrors
-from sscc.compiler.tools.quality.model_files import ModelFiles, Numbers
+from sscc.compiler.tools.quality.model_files import ModelFiles
 from sscc.compiler.tools.quality.own_tasks import ExampleFileErrors, own_examples
 from sscc.compiler.tools.quality.prompts import PromptFormat
 from sscc.compiler.tools.quality.tasks import TASKS, make_example

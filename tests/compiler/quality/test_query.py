@@ -16,7 +16,7 @@ from sscc.compiler.frontend.untouched_model import load_model
 from sscc.compiler.tools.quality import tables as report
 from sscc.compiler.tools.quality.cells import Selection
 from sscc.compiler.tools.quality.equal_bytes import snapstream_that_holds
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.eval_options import EvalOptions
 from sscc.compiler.tools.quality.runner import Evaluation, evaluate
 from sscc.ir.geometry import Geometry
 from tests.runtime.signatures import row_bytes, uniform

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.eval_options import EvalOptions, EvaluationOptionErrors
 from sscc.compiler.tools.quality.haystack import HaystackErrors, fit
 from sscc.compiler.tools.quality.journal import EvaluationJournalErrors, Journal
 from sscc.compiler.tools.quality.own_tasks import ExampleFileErrors, own_examples
 from sscc.compiler.tools.quality.prompts import PromptFormat
 from sscc.ir.errors import ErrorKind
+from sscc.ir.option import OptionRangeErrors
 from tests.errors import raises
 
 MODEL = Path("model")
@@ -28,8 +29,8 @@ MODEL = Path("model")
         ({"tasks": ("paskey",)}, EvaluationOptionErrors.UNKNOWN_TASK, {"task": "paskey"}),
         ({"tasks": ("perplexity",)}, EvaluationOptionErrors.PERPLEXITY_WITHOUT_TEXT, {}),
         ({"text": Path("t")}, EvaluationOptionErrors.TEXT_WITHOUT_PERPLEXITY, {}),
-        ({"threads": 0}, EvaluationOptionErrors.TOO_SMALL, {"option": "--threads", "value": 0, "least": 1}),
-        ({"longest": 1}, EvaluationOptionErrors.TOO_SMALL, {"option": "--max-prompt", "value": 1, "least": 2}),
+        ({"threads": 0}, OptionRangeErrors.OUT_OF_RANGE, {"option": "--threads", "value": 0, "least": 1}),
+        ({"max_prompt": 1}, OptionRangeErrors.TOO_SMALL, {"option": "--max-prompt", "value": 1, "least": 2}),
         ({"budgets": (24, 24)}, EvaluationOptionErrors.REPEATED_VALUE, {"option": "--budgets"}),
         ({"methods": ("full",), "fetches": (2,)}, EvaluationOptionErrors.FETCH_WITHOUT_QUERY, {"method": "query"}),
         ({"methods": ("full",), "pools": (3,)}, EvaluationOptionErrors.POOLS_WITHOUT_POOLING, {}),

@@ -22,7 +22,7 @@ from sscc.compiler.options.compile_options import CompileOptions
 from sscc.compiler.tools.quality import runner
 from sscc.compiler.tools.quality import tables as report
 from sscc.compiler.tools.quality.cells import Selection
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions, EvaluationOptionErrors
+from sscc.compiler.tools.quality.eval_options import EvalOptions, EvaluationOptionErrors
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.journal import EvaluationJournalErrors, Record
 from sscc.compiler.tools.quality.plot import plot
@@ -31,6 +31,7 @@ from sscc.compiler.tools.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors
 from sscc.ir.geometry import Geometry
+from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.tensor_files import Array
 from tests.errors import raises
@@ -56,7 +57,7 @@ def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOption
         selection=SMALL,
         examples=2,
         text=folder / "text",
-        scored=12,
+        score_tokens=12,
         threads=1,
     )
 
@@ -340,10 +341,10 @@ class TestOptions:
                 EvaluationOptionErrors.PERPLEXITY_OF_CHAT,
                 {},
             ),
-            ({"lengths": (100, 0)}, EvaluationOptionErrors.TOO_SMALL, {"option": "--lengths", "value": 0, "least": 1}),
+            ({"lengths": (100, 0)}, OptionRangeErrors.TOO_SMALL, {"option": "--lengths", "value": 0, "least": 1}),
             ({"budgets": (8, 8)}, EvaluationOptionErrors.REPEATED_VALUE, {"option": "--budgets"}),
             ({"examples": None}, EvaluationOptionErrors.NO_EXAMPLES, {}),
-            ({"examples": 0}, EvaluationOptionErrors.TOO_SMALL, {"option": "--examples", "value": 0, "least": 1}),
+            ({"examples": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--examples", "value": 0, "least": 1}),
             ({"interpreter": "other"}, ChoiceErrors.UNKNOWN, {"option": "--interpreter", "value": "other"}),
             (
                 {"methods": ("query",), "landmark_bits": (3,)},

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from sscc.compiler.tools.quality.cells import Selection
-from sscc.compiler.tools.quality.evaluation_plan import EvalOptions
+from sscc.compiler.tools.quality.eval_options import EvalOptions
 from sscc.compiler.tools.quality.runner import evaluate
 from tests.models.tiny.task import fixed_queries
 from tests.models.tiny.test_tiny import FOLDER

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.option import OptionRangeErrors
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine import (
     Completion,
@@ -31,9 +32,10 @@ from sscc.runtime.serving.engine import (
 from sscc.runtime.serving.engine.engine import SubmissionErrors
 from sscc.runtime.serving.engine.executor import EngineErrors
 from sscc.runtime.serving.engine.request import RequestErrors
-from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.samplers import SamplerErrors
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session, SessionErrors
-from sscc.runtime.support import serving_defaults
+from sscc.runtime.support import serving_options
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
@@ -148,7 +150,7 @@ def test_a_finished_slot_is_free_before_the_next_step() -> None:
 
 
 def test_a_queue_may_have_no_limit() -> None:
-    count = serving_defaults.QUEUE + 10
+    count = serving_options.QUEUE + 10
     with gated(max_queue=None) as (engine, interpreter):
         tickets = [engine.submit(request(1, new=1)) for _ in range(count)]
         assert engine.metrics().rejected == 0
@@ -227,7 +229,7 @@ def test_the_least_that_requests_and_options_may_say() -> None:
 
 @pytest.mark.parametrize("values", [{"max_queue": -1}, {"prefill_steps": 0}, {"prompt_cache_bytes": -1}])
 def test_options_of_no_meaning_are_refused(values: dict[str, int]) -> None:
-    with raises(RequestErrors.OPTION_TOO_SMALL):
+    with raises(OptionRangeErrors.OUT_OF_RANGE):
         EngineOptions(**values)
 
 
@@ -527,7 +529,7 @@ def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
         good, bad, late = (engine.submit(request(t, new=8)) for t in (10, 9, 6))
         assert ends(good).tokens == (0, 1, 2, 3, 4, 5, 6, 7)
         for ticket in (bad, late):  # at once, and after 7, 8, 9
-            with raises(SamplingErrors.SLOT_LOGITS, value="nan"):
+            with raises(SamplerErrors.SLOT_LOGITS, value="nan"):
                 ends(ticket)
         assert engine.failure is None
         assert engine.generate(request(1, new=1)).tokens == (2,)

@@ -20,7 +20,8 @@ from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.transcript import Transcript
 from sscc.runtime.session import session as session_module
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.sampling import Sampling, SamplingErrors
+from sscc.runtime.session.samplers import SamplerErrors
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session, SessionErrors
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
@@ -146,7 +147,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
         interpreter.open()
         assert ends(good).tokens == tuple(range(9))
         for damaged in (bad, late):
-            with raises(SamplingErrors.SLOT_LOGITS, slot=1, value=math.nan):
+            with raises(SamplerErrors.SLOT_LOGITS, slot=1, value=math.nan):
                 ends(damaged)
         decoded = [inputs for entry, inputs, _ in interpreter.calls if entry == "decode"]
         assert [inputs["token"][0][0] for inputs in decoded if inputs["active"][0]] == [*range(8)]
@@ -237,7 +238,7 @@ def test_damage_wakes_who_waits(token: int) -> None:
         interpreter.open()
         told.join(LIMIT)
         assert not told.is_alive()
-        with raises(SamplingErrors.SLOT_LOGITS, slot=0, value=math.nan):
+        with raises(SamplerErrors.SLOT_LOGITS, slot=0, value=math.nan):
             ends(bad)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InternalError, SsccError
+from sscc.ir.option import OptionRangeErrors
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine import Elsewhere, Engine, EngineClosed, EngineOptions, Outcome, Request, Ticket
 from sscc.runtime.serving.engine import request as request_module
@@ -18,7 +19,7 @@ from sscc.runtime.serving.engine.executor import EngineErrors, Executor
 from sscc.runtime.serving.engine.request import RequestErrors
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.session import Session
-from sscc.runtime.support.serving_defaults import MOST_SECONDS
+from sscc.runtime.support.serving_options import MOST_SECONDS
 from tests.errors import check, raises
 from tests.runtime.engine.gated import LONG, GatedInterpreter, PausingInterpreter, request
 from tests.runtime.engine.other_engine import OtherEngine
@@ -248,9 +249,9 @@ def test_a_timeout_has_a_door_and_the_thread_its_own_bound(monkeypatch: pytest.M
     for seconds in (1e10, float("inf"), float("nan"), -1.0, MOST_SECONDS * 1.01):
         with raises(RequestErrors.TIMEOUT_OUT_OF_RANGE, seconds=seconds):
             request(1, timeout=seconds)
-    with raises(RequestErrors.OPTION_TOO_LARGE, option="max_queue"):
+    with raises(OptionRangeErrors.OUT_OF_RANGE, option="max_queue"):
         EngineOptions(max_queue=2**70)
-    monkeypatch.setattr(request_module.serving_defaults, "MOST_SECONDS", float("inf"))
+    monkeypatch.setattr(request_module.serving_options, "MOST_SECONDS", float("inf"))
     interpreter = GatedInterpreter(LONG)
     session = Session(LONG, interpreter, identity=lambda: IDENTITY)
     with Engine(session) as engine:

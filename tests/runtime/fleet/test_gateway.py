@@ -14,7 +14,7 @@ import pytest
 from sscc.runtime.serving.fleet.forwarded_requests import Call, Part, Start, answered
 from sscc.runtime.serving.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost, prepared
 from sscc.runtime.serving.fleet.resumed_stream import events_of
-from sscc.runtime.serving.server.jobs import RequestLimits
+from sscc.runtime.support.serving_options import RequestLimits
 from tests.runtime.server.fake import NAME, Running, open_app, reply
 
 KEY = "key"

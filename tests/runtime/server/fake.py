@@ -17,13 +17,14 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine import Engine, EngineOptions
-from sscc.runtime.serving.server.app import Role, create_app
+from sscc.runtime.serving.server.app import create_app
 from sscc.runtime.serving.server.hosts import Hosts
-from sscc.runtime.serving.server.jobs import Model, RequestLimits
+from sscc.runtime.serving.server.jobs import Model
 from sscc.runtime.serving.server.model_pool import Shelf
 from sscc.runtime.serving.server.prefill_servers import PrefillServers
 from sscc.runtime.serving.server.service import Tls, bind, config_of, url_of
 from sscc.runtime.session.session import Session
+from sscc.runtime.support.serving_options import RequestLimits, Role
 from sscc.runtime.text.chat_template import ChatTemplate
 from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.fake import HostInterpreter, moved_cursor

@@ -14,7 +14,7 @@ import pytest
 
 from sscc.ir.errors import RankError
 from sscc.runtime.serving.server import gate
-from sscc.runtime.serving.server.jobs import RequestLimits
+from sscc.runtime.support.serving_options import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, listening, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}

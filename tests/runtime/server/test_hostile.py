@@ -16,10 +16,10 @@ import pytest
 
 from sscc.runtime.serving.server import connections
 from sscc.runtime.serving.server import request_bodies as bodies
-from sscc.runtime.serving.server.jobs import RequestLimits
 from sscc.runtime.serving.server.openai import ChatBody, CompletionBody
 from sscc.runtime.serving.server.request_bodies import BodyErrors, BodyMemory
 from sscc.runtime.serving.server.workers import LARGE, Workers
+from sscc.runtime.support.serving_options import RequestLimits
 from tests.errors import raises
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from sscc.runtime.serving.server.jobs import RequestLimits
+from sscc.runtime.support.serving_options import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, reply, running
 
 CLIENTS = 24

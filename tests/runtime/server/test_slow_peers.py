@@ -97,7 +97,7 @@ def test_a_server_that_reads_nothing() -> None:
 
 
 def test_the_time_of_a_request_ends_a_drip_too() -> None:
-    from sscc.runtime.serving.server.jobs import RequestLimits
+    from sscc.runtime.support.serving_options import RequestLimits
 
     dripping = Dripping(*DRIPS["the body"])
     with running(role="decode", prefill_from=[dripping.url], limits=RequestLimits(timeout=0.3)) as server:

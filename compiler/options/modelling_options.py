@@ -1,22 +1,22 @@
-"""Options of the machine that is modelled and of the work of a step, for the commands that model time."""
+"""Options of the modelled machine and of the work of a step, for the commands that model time."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.option import check_options, option
 from sscc.ir.target import load_target
 
 if TYPE_CHECKING:
     from sscc.ir.target import Target
     from sscc.runtime.session.artifact import Artifact
 
+MODELLED = "modelled times"
+"""Heading of help."""
 MOST_VALUES = 256
 """Values of one sweep."""
-
-
 class ModellingErrors(ErrorKind):
     NOT_A_FIGURE = UsageError, "{option} is {text!r}, but it must be NAME=VALUE, such as hbm.bandwidth=3.2e12"
     NOT_A_SWEEP = (
@@ -72,42 +72,38 @@ def parse_sweep(text: str, option: str = "--sweep") -> Sweep:
     raise ModellingErrors.NOT_A_SWEEP(option=option, text=text, most=MOST_VALUES)
 
 
-def add_modelling_arguments(parser: argparse._ActionsContainer, *, prompt: str) -> None:
-    """Add the options.
+@dataclass(frozen=True)
+class ModellingOptions:
+    """Options of the modelled machine and of the work of a step. Raises UsageError for a value out of bounds."""
 
-    Args:
-        prompt: help of --prompt.
-    """
-    parser.add_argument(
-        "--target", metavar="TARGET", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)"
+    target: str | None = option(
+        None, "machine to model: rdu, rdu:NAME or rdu:FILE", "TARGET", group=MODELLED, default="that of the compilation"
     )
-    parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
-    parser.add_argument(
-        "--set",
-        dest="figures",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="another value of a figure of the machine, as `sscc targets` names it: hbm.bandwidth=3.2e12; repeatable",
-    )
-    parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
-    parser.add_argument("--prompt", type=int, metavar="N", help=prompt)
-    parser.add_argument(
-        "--staying",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="of the rows that each step's query chooses, the share that stays near from the step before",
-    )
+    sockets: int | None = option(None, "sockets to model", "N", group=MODELLED, default="those of the machine", least=1)
+    figures: tuple[str, ...] = option(
+        (), "value of a figure of the machine, as `sscc targets` names it: hbm.bandwidth=3.2e12; repeatable",
+        "NAME=VALUE", group=MODELLED, flags=("--set",),
+    )  # fmt: skip
+    context: int | None = option(None, "tokens in each slot", "N", group=MODELLED, default="the longest context")
+    prompt: int | None = option(
+        None, "tokens of a prefill to time", "N", group=MODELLED,
+        default="none for `sscc inspect`, a chunk in a report",
+    )  # fmt: skip
+    staying: float = option(
+        0.0, "share of the rows selected by a query that are already on chip from the previous step", "SHARE",
+        group=MODELLED, least=0, most=1,
+    )  # fmt: skip
 
+    def __post_init__(self) -> None:
+        check_options(self)
 
-def target_of(artifact: Artifact, args: argparse.Namespace) -> Target:
-    """Return the machine that the options describe; by default the one that the artifact was compiled for.
+    def target_of(self, artifact: Artifact) -> Target:
+        """Return the machine that the options describe; by default the one that the artifact was compiled for.
 
-    Raises:
-        UsageError: a figure that the machine does not have.
-        InputError: a value that a figure cannot have, or a description that cannot be read.
-    """
-    target = artifact.target if args.target is None else load_target(args.target)
-    target = target if args.sockets is None else target.with_sockets(args.sockets)
-    return target.with_figures(dict(map(parse_figure, args.figures))) if args.figures else target
+        Raises:
+            UsageError: a figure that the machine does not have.
+            InputError: a value that a figure cannot have, or a description that cannot be read.
+        """
+        target = artifact.target if self.target is None else load_target(self.target)
+        target = target if self.sockets is None else target.with_sockets(self.sockets)
+        return target.with_figures(dict(map(parse_figure, self.figures))) if self.figures else target
