@@ -88,7 +88,7 @@ def test_generated_text(
     said = f"one\n{HOSTILE}\ttwo"
     tokens = encode(load_tokenizer(file), said)
 
-    def choose(session: Session, prompt: Any, *_: Any) -> Any:
+    def choose(session: Session, prompt: Any, *_: Any, **named: Any) -> Any:
         session.prefill(0, prompt)
         yield from tokens
 
