@@ -27,6 +27,7 @@ from sscc.runtime.serving.engine import (
     shown_text,
 )
 from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.generation import default_new_tokens
 from sscc.runtime.session.generation_config import default_sampling, overriding
 from sscc.runtime.session.sampling import Sampling, TokenLogprobs
 from sscc.runtime.support.serving_defaults import NEW_TOKENS
@@ -140,7 +141,7 @@ class SamplingParams:
         return [
             Request(
                 prompt=prompt,
-                max_new_tokens=self.max_tokens or max(1, min(NEW_TOKENS, max_context - len(prompt))),
+                max_new_tokens=self.max_tokens or default_new_tokens(max_context, len(prompt)),
                 sampling=replace(sampling, seed=(seed + index) % _SEEDS),
                 stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
                 eos=(frozenset() if self.ignore_eos else eos).union(self.stop_token_ids),

@@ -18,7 +18,8 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.prompt import Snapshot
+from sscc.runtime.session.session import Session
 
 
 class HarnessErrors(ErrorKind):

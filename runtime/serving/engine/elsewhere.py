@@ -15,7 +15,7 @@ from typing import Protocol
 from sscc.ir.errors import SsccError
 from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.session import Snapshot
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.slot_message import SlotMessage
 
 

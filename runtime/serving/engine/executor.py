@@ -38,9 +38,10 @@ from sscc.runtime.serving.engine.request import EngineClosed, EngineOptions, Fin
 from sscc.runtime.serving.engine.slot_table import SlotTable
 from sscc.runtime.serving.engine.wakeups import Wakeups
 from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.prompt_scores import PromptScorer
 from sscc.runtime.session.sampling import BatchSampler, TokenLogprobs
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotMessage
 from sscc.runtime.session.tracing import RequestSpan

@@ -20,8 +20,9 @@ from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine.prompt_store import KeptChunk, PromptStore
 from sscc.runtime.session.chunk_message import ChunkMessage, chunk_key
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.row_messages import RowMessageErrors
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.support.logs import logged
 
 CHUNK, SLOT = ".chunk.safetensors", ".slot.safetensors"

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from sscc.runtime.session.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.kept_rows import Copy
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.prompt import Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.support.usable_memory import usable_memory
 
 MOST_BYTES, SHARE = 2 << 30, 10

@@ -21,7 +21,8 @@ from sscc.runtime.serving.engine.transcript import Transcript
 from sscc.runtime.session import session as session_module
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.sampling import Sampling, SamplingErrors
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, GatedInterpreter, gated, request, serving

@@ -13,7 +13,8 @@ import sscc
 from sscc.runtime.serving.engine import Engine, EngineOptions, Request
 from sscc.runtime.serving.engine.executor import EngineErrors
 from sscc.runtime.session.artifact import Artifact
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.runtime.fake import fake_session
