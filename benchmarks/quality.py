@@ -102,22 +102,10 @@ RUNS = {
         "common_words --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
         100,
     ),
-    "smollm2-query-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_multivalue variable_tracking --lengths 1024 --budgets 128 192 --kv-recent 16 "
-        "--kv-landmark-bits 2 4 --methods full query",
-        40,
-    ),
     "smollm2-query-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 "
         "--kv-recent 16 --kv-pool 15 --methods full snapstream query",
-        40,
-    ),
-    "smollm2-query-perplexity-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 192 256 "
-        "--kv-recent 16 --kv-landmark-bits 2 4 --methods full query",
         40,
     ),
     "smollm2-query-long": EvalRun(
@@ -125,18 +113,6 @@ RUNS = {
         "--dtype bf16 --tasks list_copy answer_recall extraction --lengths 1024 --budgets 128 --kv-recent 16 "
         "--kv-pool 15 --methods full snapstream query",
         100,
-    ),
-    "smollm2-query-long-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks list_copy --lengths 1024 --budgets 192 256 --kv-recent 16 --kv-landmark-bits 2 4 "
-        "--methods full query",
-        40,
-    ),
-    "smollm2-query-2k": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
-        "--lengths 2000 --budgets 250 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
-        40,
     ),
     "qwen-query-4k": EvalRun(
         "qwen",
