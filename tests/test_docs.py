@@ -1,4 +1,4 @@
-"""The documentation holds: links lead somewhere, options exist, examples print their outputs, maps list every folder."""
+"""The documentation holds: links lead somewhere, options exist, examples print their outputs, maps are complete."""
 
 from __future__ import annotations
 
