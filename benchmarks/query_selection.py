@@ -1,7 +1,7 @@
 """Decode steps whose queries choose their rows, beside SnapStream with as many rows and the full cache.
 
     python benchmarks/query_selection.py [MODEL] [--cases 1x16384 1x65536 8x65536] [--threads 2] [--steps 64] \
-      [--folder FOLDER] [--write docs/performance.md]
+      [--folder FOLDER] [--write docs/results/speed.md]
 
 A case is BATCHxCONTEXT, MODEL a name of `models.py` or a folder. Caches are not filled by a prompt but with random
 bytes that stand for small numbers, which takes a second instead of minutes and costs a step the same; slots stand at

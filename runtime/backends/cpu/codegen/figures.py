@@ -1,6 +1,6 @@
 """What the code for CPUs takes a CPU to be: sizes of its caches, and how much work is worth what it costs.
 
-They are measured on the CPUs that docs/performance.md names. None of them changes a result, but for the order of sums
+They are measured on the CPUs that docs/results/index.md names. None of them changes a result, but for the order of sums
 that `SLICES`, `ATTENTION_UNITS` and `SPLIT_ROWS` decide.
 """
 
