@@ -172,7 +172,7 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
             "store": {"ddr": slots * (chosen + 1) * ROW},
             "landmarks": {"hbm": slots * (candidates + 1) * LANDMARK},
         }
-    assert "topk 6, for 48 tokens; those of topk are chosen in every step, of all positions\n" in text
+    assert "topk 6, for 48 tokens; every step selects the topk rows among all positions\n" in text
     assert "selection  every step's query, by landmarks of 2 bits\n" in text
     parts = "1.75 KiB of sinks and ring, 800 bytes of landmarks, 12.5 KiB of store"
     read = "of which a step reads at most 3.891 KiB; 12 KiB uncompressed (3.1x)"
