@@ -136,7 +136,7 @@ def test_few_rows_come_from_the_store_and_the_others_stay(artifact_of: Compiled,
     assert moved["resident rows"] == {"hbm": 2 * (TOPK + 2) * ROW}
     assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "by landmarks of 2 bits; it fetches 2 rows at most, 6 are resident\n" in text
+    assert "by landmarks of 2 bits; it fetches at most 2 rows, 6 are resident\n" in text
     session = opened(path, "reference")
     session.prefill(0, random_tokens(30))
     near = TOPK * ROW + 2 * LAYERS * HEADS * TOPK * 8
