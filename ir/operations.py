@@ -916,9 +916,9 @@ class ChunkAttention(Op):
     Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`, encoded if the
     scratches are; then as `CausalAttention`.
 
-    Positions from `length` on are padding: their rows of the scratches are unchanged. Other results of the step's
-    pipeline for them are undefined; they are computed from the same position alone and used only in this step, so that
-    the states after a prompt do not depend on its padding.
+    Positions from `length` on are padding: their rows of the scratches are unchanged, and everything else that the
+    pipeline computes for them is undefined. Apart from this step, the pipeline computes each position from that
+    position alone, so that the states after a prompt do not depend on its padding.
     """
 
     op, kind = "chunk_attention", "chunk_attention"

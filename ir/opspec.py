@@ -172,7 +172,7 @@ class Several:
     def spelled(self) -> str:
         """Operands of a member, for messages."""
         names = group_operands(self.record)
-        return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in names)})"
+        return f"({', '.join(name if name in self.needed else f'optional {name}' for name in names)})"
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ class TargetErrors(ErrorKind):
     NOT_JSON = InputError, "{where} is not JSON: {cause}"
     FORMAT_VERSION = (
         InputError,
-        "{where} has format {version!r}, this sscc reads {known}: `sscc targets --json` prints one to start from; what "
-        "was compiled for another has to be compiled again",
+        "{where} has format {version!r}, this sscc reads {known}. `sscc targets --json` prints a description to start "
+        "from. Programs that were compiled for another format must be recompiled",
     )
     UNKNOWN_BASE = InputError, "{where} has the base {base!r}, it must be one of {shipped}"
     FIGURE = InputError, "{where}: {figure} is {value!r}, it must be a positive number up to {most:.0e}"

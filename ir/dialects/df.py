@@ -45,9 +45,9 @@ PCUS = "df.pcus"
 BUFFERS = "df.buffers"
 
 StreamKind = Literal["tile", "whole", "early", "between", "carried"]
-"""What a stream brings: "tile", what a load brings for one firing, or a stage for one firing of the next; "whole",
-what a load brings for an iteration; "early", what is loaded before the first iteration and read by all; "between", what
-a stage makes for others in the same iteration; "carried", what an iteration hands to the next."""
+"""Contents of a stream. "tile": loaded for one firing, or produced for one firing of the next stage; "whole": loaded
+for an iteration; "early": loaded once before the first iteration, for all of them; "between": produced for other stages
+of the same iteration; "carried": passed from one iteration to the next."""
 
 
 class Df(ext.Dialect, name="df"):
