@@ -686,18 +686,18 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _phase(self, name: str, inputs: Sequence[str], states: Sequence[Argument], results: Sequence[Argument],
                parts: Sequence[Any]) -> _Function:  # fmt: skip
-        """A function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
+        """Return a function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
         scalars = [Argument("input", n, ir.IndexType.get()) for n in ("begin", "end", "chunks", "number", *inputs)]
         return _Function(self.module, f"prefill.phase.{name}", [*scalars, *states, *_weights(parts)], results)
 
     def _progress(self, phase: _Function, limit: ir.Value) -> list[ir.Value]:
-        """lo, hi and done of a phase that has `limit` steps."""
+        """Return lo, hi and done of a phase with `limit` steps."""
         index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
         progress = [phase.values["input", name] for name in ("begin", "end", "chunks", "number")]
         return list(func.CallOp([index, index, flag], PROGRESS, [*progress, limit]).results)
 
     def _chunks(self, phase: _Function, states: dict[str, ir.Value], step: Callable[..., dict[str, ir.Value]]) -> Any:
-        """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
+        """Run ``step(states, start)`` for the chunks in turn. Return the final states, and `done`."""
         lo, hi, done = self._progress(phase, phase.values["input", "chunks"])
         one, size = index_constant(1), index_constant(self.facts.chunk)
         skipped, all_chunks = phase.values["input", REUSED], self._all_chunks(phase)
@@ -710,7 +710,7 @@ class _PrefillBuilder(_EntryBuilder):
         return dict(zip(states, loop.results, strict=True)), done
 
     def _all_chunks(self, phase: _Function) -> ir.Value:
-        """Of the prompt, those that are skipped too."""
+        """Return the number of chunks of the prompt, including skipped ones."""
         return arith.CeilDivSIOp(phase.values["input", "length"], index_constant(self.facts.chunk)).result
 
     def _embed(self, embedded: Sequence[Argument]) -> Any:
@@ -772,8 +772,8 @@ class _PrefillBuilder(_EntryBuilder):
     def _at_the_end(
         self, phase: _Function, end: Any, done: ir.Value, states: dict[str, ir.Value]
     ) -> dict[str, ir.Value]:
-        """What the last chunk of a prompt leaves of the states that a function writes: with slots of its own, a rank
-        writes where it has the prompt's."""
+        """Return the states that a function at the end of a prompt writes. With `own_slot`, only the rank that has the
+        prompt's slot writes."""
         inputs, written = phase.values_of("input"), results_of(end)
         if self._has_own_slots([end]):
             slots = written[0].type.shape[0]
@@ -791,8 +791,8 @@ class _PrefillBuilder(_EntryBuilder):
         return any(argument.name == OWN_SLOT for end in ends for argument in arguments_of(end))
 
     def _own_slot(self, slot: ir.Value, rank: ir.Value, slots: int) -> tuple[ir.Value, ir.Value]:
-        """The number of a slot among the `slots` whose rows a rank has, within these, and whether it is one of them.
-        Neighbours have the slots in order, and as many groups of neighbours as there are have all of them."""
+        """Return the index of a slot among the `slots` slots of a rank, clamped to them, and whether it is one of them.
+        Groups of neighbouring ranks have all slots, divided in order."""
         count = index_constant(self.facts.batch // slots)
         group = arith.MulIOp(arith.FloorDivSIOp(rank, count).result, count).result
         first = arith.MulIOp(arith.SubIOp(rank, group).result, index_constant(slots)).result
@@ -802,7 +802,7 @@ class _PrefillBuilder(_EntryBuilder):
         return inside, arith.CmpIOp(arith.CmpIPredicate.eq, number, inside).result
 
     def _head(self, hidden: Argument) -> Any:
-        """The head runs once, on the chunk that holds the last token."""
+        """Build the phase of the head, which runs once, on the chunk that holds the last token."""
         part, logits = self.part("head"), self._logits()
         phase = self._phase("head", ["length"], [hidden, logits], [logits], [part])
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
@@ -838,13 +838,13 @@ class _PrefillBuilder(_EntryBuilder):
         return offsets
 
     def _axis(self, name: str, whole: ir.Value) -> int:
-        """The token axis of what the embedding gives, or of a layer's slice of it."""
+        """Return the token axis of a result of the embedding, or of a layer's slice of it."""
         missing: int = self.ranks[name] - whole.type.rank
         return self.axes[name] - missing
 
 
 def entries(module: ir.Module) -> Iterator[Any]:
-    """The public functions of a module: its entries."""
+    """Return the public functions of a module, which are its entries."""
     for function in functions(module):
         if function.visibility.value == "public":
             yield function

@@ -37,7 +37,7 @@ class UserPassErrors(ErrorKind):
     )
     NOT_READ = InputError, "{source} cannot be loaded: {reason}"
     NO_PASS = InputError, "{source} defines no pass: no concrete subclass of sscc.passes.base.Pass"
-    BAD_NAME = InputError, "{source}: the pass {cls} has the name {name!r}, but it must be lower-case letters and dashes"
+    BAD_NAME = InputError, "{source}: the pass {cls} has the name {name!r}, but it must be small letters and dashes"
     BAD_LEVEL = InputError, "{source}: the pass {name} has {field} = {levels}, but the levels are {known}"
     NOT_A_DATACLASS = InputError, "{source}: the pass {name} must be a dataclass whose fields have defaults"
     NAME_TAKEN = InputError, "{source}: a pass {name} already exists"
