@@ -13,7 +13,8 @@ import pytest
 
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.tools.commands.parser import build_parser, command_parsers
-from sscc.ir import errors
+from sscc.ir import errors, schedule, target
+from sscc.runtime.artifact import manifest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -104,6 +105,12 @@ def test_the_readme_is_short_and_counts_the_architectures() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 260
     assert f"GGUF files of {len(FAMILIES)} architectures" in readme
+
+
+def test_the_changelog_names_the_formats() -> None:
+    versions = f"artifact {manifest.FORMAT_VERSION}, schedule {schedule.FORMAT_VERSION}"
+    line = f"Formats: {versions}, machine description {target.FORMAT_VERSION}."
+    assert line in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_readme_lists_every_top_level_folder() -> None:

@@ -1,7 +1,7 @@
-"""sscc: compiles decoder-only language models for decoding over a compressed KV cache.
+"""sscc compiles decoder-only language models for decoding over a compressed KV cache.
 
 `sscc.compile(model, ...)` writes an artifact, `sscc.load(path)` opens one; options and errors are here too. Names
-are imported when first used (PEP 562), so that `import sscc` stays light.
+are imported on first use (PEP 562), so that `import sscc` stays fast.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "cache      9 rows = sink 2 + recent 4 + topk 3, for 20 tokens" in lines
     assert "KV         1.125 KiB a sequence, 2.5 KiB uncompressed (2.2x)" in lines
-    assert "kernels    2 of 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
+    assert "kernels    2, with 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
     assert "launches   3 per decode step, 2 in prefill's body" in lines
     assert "looping    decode: 2 layers in one launch of k" in lines
     assert "looping    prefill: 2 calls of k stay: the value of layer 0 is an output" in lines

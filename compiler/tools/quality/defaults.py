@@ -1,4 +1,4 @@
-"""What is evaluated where nothing else is said. Imports no library, for the help of `sscc eval`."""
+"""Defaults of an evaluation. Imports no library, for the help of `sscc eval`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SLOW = ("niah_multiquery", "list_copy", "answer_recall", "extraction")
 TASKS = tuple(name for name in ALL_TASKS if name not in SLOW)
 LENGTHS = (1024,)
 BUDGETS = (256, 512)
-METHODS = tuple(name for name in ALL_METHODS if name != QUERY)  # whose budgets are read, not held
+METHODS = tuple(name for name in ALL_METHODS if name != QUERY)  # budgets of QUERY count rows that are read, not held
 LANDMARK_BITS = (DEFAULT_LANDMARK_BITS,)
 EXAMPLES = 20  # per task and length
 SCORED = 128  # tokens per window of perplexity

@@ -1,4 +1,4 @@
-"""What an evaluation is: options, checked as far as that goes without the model, and the examples that they ask for."""
+"""The plan of an evaluation: options, checked as far as possible without the model, and their examples."""
 
 from __future__ import annotations
 
@@ -37,24 +37,27 @@ if TYPE_CHECKING:
 
 
 class EvaluationOptionErrors(ErrorKind):
-    TOO_SMALL = UsageError, "{option} has {value}, but the least is {least}"
+    TOO_SMALL = UsageError, "{option} has {value}, but the minimum is {least}"
     REPEATED_VALUE = UsageError, "{option} has the same value twice: give each once"
     NOTHING_TO_EVALUATE = UsageError, "there is nothing to evaluate: give --tasks or --examples-file"
     NO_LENGTH = UsageError, "the tasks have no length of prompts: give --lengths"
     NO_EXAMPLES = UsageError, "the tasks have no number of examples: give --examples"
-    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, which is none of {tasks}{similar_hint}"
-    TEXT_WITHOUT_PERPLEXITY = UsageError, "--text is for the task perplexity: give --tasks perplexity, or no --text"
+    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, it must be one of {tasks}{similar_hint}"
+    TEXT_WITHOUT_PERPLEXITY = (
+        UsageError,
+        "--text is only for the task perplexity: give --tasks perplexity, or leave --text out",
+    )
     PERPLEXITY_WITHOUT_TEXT = UsageError, "the task perplexity needs a text: give --text FILE"
     PERPLEXITY_OF_CHAT = (
         UsageError,
-        "the task perplexity measures plain text, and --chat makes none: leave one of them out",
+        "the task perplexity measures plain text, which --chat excludes: leave one of them out",
     )
     RULE_NAMED_AS_METHOD = UsageError, "--policy has a rule with the name of the method {rule}: rename the rule"
     POOLS_WITHOUT_POOLING = UsageError, "--kv-pool compares the methods {methods}: add one of them to --methods"
     EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes compares the method {method}: add it to --methods"
     FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch limits the method {method}: add it to --methods"
     NO_LANDMARKS = UsageError, "the method {method} needs landmarks: give --kv-landmark-bits"
-    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, which is none of {choices}"
+    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, it must be one of {choices}"
     NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template, which --chat needs: leave --chat out"
     NO_TOKENIZER = (
         UsageError,
@@ -64,26 +67,27 @@ class EvaluationOptionErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What to evaluate, and how.
+    """Models, tasks and methods of an evaluation.
 
     Attributes:
-        model: anything that `sscc compile` takes.
+        model: anything that `sscc compile` accepts.
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
-        files: JSON lines with examples of one's own.
-        lengths: tokens of prompts.
+        files: JSON lines with the user's examples.
+        lengths: lengths of prompts in tokens.
         budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches, rules: the cells
             (`make_cells`).
-        draft: a program that says which part of prompts is read; `keeps`: shares of them, each of which has a cell
-            beside every other one; `delimiter`: where text is left out, for a draft with another tokenizer; None: the
-            default.
-        equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
-        examples: per task and length; of `files` the first ones of each task, all if None.
-        seed: of the examples.
-        text: what perplexity is measured on ("-": stdin); `scored` tokens per window.
-        longest: a prompt of `files` that has more tokens loses its middle; None keeps all of it.
-        chat: whether prompts that are text become turns of the checkpoint's chat template.
-        numbers: what programs compute in.
-        interpreter, threads: what executes them.
+        draft: program that selects the part of prompts to read.
+        keeps: fractions of prompts to read, each of which adds a cell to every other one.
+        delimiter: text in place of omitted parts, for a draft with another tokenizer; None for the default.
+        equal_bytes: True to add cells of SnapStream that hold as many bytes as those that select by query.
+        examples: number per task and length; for `files` the first ones of each task, None for all.
+        seed: random seed of the examples.
+        text: text for perplexity ("-": stdin).
+        scored: predicted tokens per window.
+        longest: maximum prompt length for `files`; longer prompts lose their middle; None for no limit.
+        chat: True to turn prompts of text into turns of the checkpoint's chat template.
+        numbers: dtypes of the programs.
+        interpreter, threads: interpreter of the programs.
 
     Raises:
         UsageError: options that contradict each other or name something unknown.
@@ -146,12 +150,13 @@ class EvalOptions:
 
     @cached_property
     def text_content(self) -> str:
-        """What is in `text`, "" if there is none. Read once: it may come from stdin. Raises InputError."""
+        """Return the contents of `text`, "" if there is none. It is read once, because it may be stdin. Raises
+        InputError."""
         return "" if self.text is None else read_text(self.text)
 
     @cached_property
     def drafted_by(self) -> Artifact | None:
-        """The draft. Raises as `Artifact.load`."""
+        """Return the draft. Raises as `Artifact.load`."""
         return None if self.draft is None else Artifact.load(self.draft)
 
     def _check_tasks(self) -> None:
@@ -192,7 +197,8 @@ class EvalOptions:
                 raise EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS(bits=bits, choices=LANDMARK_BITS)
 
     def described(self) -> dict[str, Any]:
-        """All that decides what a result means, for JSON; not how many there are, nor how fast they are made."""
+        """Return everything that determines the meaning of a result, for JSON; not the number or the speed of examples.
+        """
         numbers = self.numbers
         return {
             "version": own_version(),
@@ -210,11 +216,11 @@ class EvalOptions:
             "pools": list(self.pools) or None,
             "fetches": list(self.fetches) or None,
             "rules": {rule.name: rule.digest for rule in self.rules} or None,
-            "layer_topks": [str(each) for each in self.layer_topks] or None,  # not in earlier journals either
+            "layer_topks": [str(each) for each in self.layer_topks] or None,  # absent in earlier journals too
             "seed": self.seed,
             "score_tokens": self.scored,
             "max_prompt": self.longest,
-            "chat": self.chat or None,  # journals of earlier versions lack this name, which reads as None
+            "chat": self.chat or None,  # journals of earlier versions lack this name, which is read as None
             "dtype": numbers.dtype,
             "weights": None if numbers.weight_format is None else str(numbers.weight_format),
             "prefill_chunk": numbers.prefill_chunk,
@@ -230,14 +236,14 @@ class EvalOptions:
 def make_examples(
     options: EvalOptions, tokenizer: Tokenizer | None, template: ChatTemplate | None = None
 ) -> Iterator[Example]:
-    """The examples in the order of the tasks, lengths and numbers.
+    """Return the examples in the order of tasks, lengths and numbers.
 
     Args:
-        template: the checkpoint's, for `options.chat`; None if it has none.
+        template: chat template of the checkpoint, for `options.chat`; None if it has none.
 
     Raises:
-        UsageError: a task does not fit a length, or needs a tokenizer, a template or a package that is not there.
-        InputError: a file with a fault.
+        UsageError: a task does not fit a length, or lacks a tokenizer, a template or a package.
+        InputError: an invalid file.
     """
     if options.chat and template is None:
         raise EvaluationOptionErrors.NO_CHAT_TEMPLATE(model=options.model)
@@ -266,7 +272,7 @@ def _of_task(task: str, options: EvalOptions, prompts: PromptFormat) -> Iterator
 
 
 def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
-    """The cells for these examples; all of them have room for the longest one. Raises UsageError."""
+    """Return the cells for these examples, all with room for the longest one. Raises UsageError."""
     cells = make_cells(
         options.methods,
         options.budgets,
@@ -284,5 +290,5 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
 
 
 def most_new_tokens(examples: Iterable[Example]) -> int:
-    """The most tokens that follow any prompt."""
+    """Return the maximum number of tokens that follow any prompt."""
     return max(example.steps for example in examples)
