@@ -1,12 +1,11 @@
-"""A session joins a program, weights and a geometry, and keeps what the host knows about each slot.
+"""A session combines a program, weights and a geometry, and keeps the host's state of each slot.
 
-The host's share of SnapStream is small: per slot the position of the next token and the number of valid
-top-K rows, and for a prefill in progress its cursor. Everything else happens in the program's entries
-`prefill` and `decode`.
+The host's part of SnapStream is small: per slot the position of the next token and the number of valid top-K rows, and
+for a prefill in progress its cursor. Everything else happens in the program's entries `prefill` and `decode`.
 
-Logits are float32 numpy arrays that belong to the caller: no later call changes them. (They are float64 where the
-reference interpreter computes in double precision.) Only `Session.decode_step`, made for whoever decodes many slots
-at once, gives the program's own.
+Logits are float32 numpy arrays that belong to the caller: later calls do not change them. (They are float64 if the
+reference interpreter computes in double precision.) Only `Session.decode_step`, for callers that decode many slots at
+once, returns the program's own.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ if TYPE_CHECKING:
     from sscc.runtime.support._native import Team
 
 Seen = Callable[[int, int], None]
-"""Told how much of some work is done, and how much there is."""
+"""Called with the amount of work that is done, and the total."""
 PARTS_SEEN = 100
-"""Calls of a prefill whose caller wants to see how far it is."""
+"""Number of calls of a prefill whose progress is reported."""
 
 
 class SessionErrors(ErrorKind):
@@ -100,7 +99,7 @@ class SessionErrors(ErrorKind):
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
-    NO_CHECKPOINT = UsageError, "chunk {chunk} is no checkpoint, so that no prompt can continue behind it"
+    NO_CHECKPOINT = UsageError, "chunk {chunk} is not a checkpoint, so a prompt cannot continue behind it"
     REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
     KEPT_CHUNK = (
         UsageError,
@@ -110,14 +109,14 @@ class SessionErrors(ErrorKind):
         UsageError,
         "slot {slot} cannot be prefilled while the prefill of slot {other} is in progress: finish or abandon that one",
     )
-    PREFILL_BEGUN = UsageError, "the prompt before is not there any more: the prefill of slot {slot} has begun"
+    PREFILL_BEGUN = UsageError, "the previous prompt no longer exists: the prefill of slot {slot} has begun"
     NO_PREFILL = UsageError, "no prefill is in progress: call start_prefill first"
-    PREFILL_STEPS = UsageError, "a prefill call takes at least 1 step, not {steps}"
+    PREFILL_STEPS = UsageError, "a prefill call needs at least 1 step, not {steps}"
     PREFILL_STUCK = InputError, "the schedule's prefill makes no progress: it stays at phase {phase} and chunk {chunk}"
     NO_PREFILL_LOGITS = UsageError, "there are no prefill logits, because no prefill has finished yet"
     STEP_ARRAYS = (
         UsageError,
-        "a decode step takes tokens int64 [{slots}] and active bool [{slots}], not {tokens_dtype} [{tokens_shape}] and "
+        "a decode step needs tokens int64 [{slots}] and active bool [{slots}], not {tokens_dtype} [{tokens_shape}] and "
         "{active_dtype} [{active_shape}]",
     )
     STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
@@ -127,12 +126,12 @@ class SessionErrors(ErrorKind):
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What a prompt leaves besides rows.
+    """Results of a prompt besides rows.
 
     Attributes:
-        tokens: that were prefilled, n of them.
+        tokens: prefilled tokens, n of them.
         logits: [V] f32, after the last one.
-        selected: the positions that it selected, where no state has them for every slot.
+        selected: positions that it selected, if no state has them for every slot.
     """
 
     tokens: Excerpt
@@ -147,12 +146,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a slot holds right after its prompt: all that decoding reads, the same in any slot.
+    """The contents of a slot right after its prompt: everything that decoding reads, the same in any slot.
 
     Attributes:
-        prompt: what the slot's prompt has left besides rows.
-        slot: that it was taken of.
-        rows: the slot's part of the program's states, without the rows that are not valid.
+        prompt: results of the slot's prompt besides rows.
+        slot: slot from which it was taken.
+        rows: the slot's part of the program's states, without invalid rows.
     """
 
     prompt: Prompt
@@ -192,15 +191,16 @@ class Session:
     """Prefills and decodes on one program with one set of weights.
 
     Args:
-        signature: sizes and geometry that the program was compiled for.
+        signature: sizes and geometry for which the program was compiled.
         interpreter: executes the program's entries `prefill` and `decode`, with its weights.
-        tokenizer: the file that turns text into tokens and back, if there is one.
-        identity: says which program and weights these are, for slots of other processes; asked once, if at all.
+        tokenizer: file of the tokenizer, if there is one.
+        identity: returns the identity of the program and its weights, for slots of other processes; called at most
+            once.
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
-        rows: copies of what slots hold; of several ranks, rank 0's, with which the others make theirs.
-        tracer: records what runs, if anybody wants that (`start_trace`).
+        rows: copies of slots' contents; with several ranks rank 0's, which the others mirror.
+        tracer: records execution, if tracing has started (`start_trace`).
     """
 
     def __init__(
@@ -220,8 +220,8 @@ class Session:
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._base = np.zeros(batch, np.int64)  # the first row of the ring
         self._position = np.zeros(batch, np.int64)
-        self._left_out = np.zeros(batch, np.int64)  # of the text before that position
-        self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
+        self._left_out = np.zeros(batch, np.int64)  # omitted tokens of the text before that position
+        self._room = np.zeros(batch, np.int64)  # remaining positions; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
         self._prompts: list[Prompt | None] = [None] * batch
         self._token_input, self._position_id = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
@@ -250,7 +250,7 @@ class Session:
         precision: str = "f32",
         checked: bool = False,
     ) -> Session:
-        """Joins an artifact to its own weights, or to those that `resolver` gives (`interpreter_of`)."""
+        """Return a session on an artifact with its own weights, or those that `resolver` returns (`interpreter_of`)."""
         conditions = Conditions(artifact.schedule_digest, threads, precision, checked)
         opened = interpreter_of(artifact, conditions, interpreter, resolver)
         return cls(artifact.signature, opened, artifact.tokenizer_file, _own_identity(artifact, resolver))
@@ -262,7 +262,7 @@ class Session:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Turns text into tokens and back. Raises InputError where the artifact brought none."""
+        """Converter between text and tokens. Raises InputError if the artifact has none."""
         from sscc.runtime.text.tokenizer import load_tokenizer
 
         if self._tokenizer_file is None:
@@ -276,11 +276,11 @@ class Session:
 
     @property
     def failure(self) -> BaseException | None:
-        """The reason why no call can succeed any more, such as a rank that is gone; None while calls can."""
+        """Reason why no call can succeed any more, such as a rank that has ended; None while calls can succeed."""
         return self.interpreter.failure
 
     def close(self) -> None:
-        """Release the device, and end the other ranks of the program. No call can be made after that."""
+        """Release the device, and end the other ranks of the program. No calls are possible afterwards."""
         self.interpreter.close()
 
     @property
@@ -297,18 +297,18 @@ class Session:
         prefix: Sequence[Copy] = (),
         fill: Mapping[int, Copy] | None = None,
     ) -> None:
-        """Begins to write a prompt into a slot, whose previous content is given up.
+        """Begin to write a prompt into a slot, whose previous contents are discarded.
 
         Args:
-            tokens: of the prompt, or some of them with their positions (`Excerpt`).
-            prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again. The
-                last one is a checkpoint.
-            fill: memory (`empty_chunk`) for what this one leaves of later whole chunks, by their number; it is theirs
-                once the prefill has finished.
+            tokens: tokens of the prompt, or some of them with their positions (`Excerpt`).
+            prefix: results of a prefill of the same tokens for the prompt's first chunks, which are not computed again.
+                The last one is a checkpoint.
+            fill: memory (`empty_chunk`) for the results of later whole chunks, by their number; it is valid once the
+                prefill has finished.
 
-        Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
-        `reusable_chunks`, for chunks that end with no checkpoint, for others than whole ones to fill, or while another
-        prefill is unfinished (the program has scratch for one).
+        Raises UsageError for a slot, a token or a length out of range, for more chunks than `reusable_chunks`, for
+        chunks that do not end with a checkpoint, for other than whole chunks to fill, or while another prefill is
+        unfinished (the program has scratch for one).
         """
         self._check_slot(slot)
         prompt = self._check_prompt(tokens)
@@ -333,9 +333,9 @@ class Session:
         self._pending = _PrefillProgress(slot, prompt, inputs, prefix, fill)
 
     def step_prefill(self, steps: int) -> bool:
-        """Does at most `steps` chunk steps of the prefill in progress; True when it has finished.
+        """Execute at most `steps` chunk steps of the prefill in progress. Return True when it has finished.
 
-        Decode steps of other slots may run in between. Raises UsageError where no prefill is in progress.
+        Decode steps of other slots may run in between. Raises UsageError if no prefill is in progress.
         """
         pending = self._pending
         if pending is None:
@@ -354,7 +354,7 @@ class Session:
         return finished
 
     def _prefill_by_layer(self, pending: _PrefillProgress, left: int) -> bool:
-        """Do `left` chunk steps in calls that end with their layer, or with their chunk where it leaves something for
+        """Execute `left` chunk steps in calls that end with their layer, or with their chunk if it leaves states for
         the next one, and copy rows before and after the calls. Return True when the prefill has finished."""
         chunks = self.signature.chunks(pending.length) - pending.reused
         while left:
@@ -384,7 +384,7 @@ class Session:
             self.rows.do(ReadChunks(copies, pending.slot, layers))
 
     def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
-        """One call of the program."""
+        """Execute one call of the program."""
         before = (pending.phase, pending.chunk)
         scalars = self.signature.prefill_scalars(pending.length, pending.slot, before, steps, pending.reused)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", pending.inputs, scalars)
@@ -401,19 +401,20 @@ class Session:
         return True
 
     def reusable_chunks(self, length: int) -> int:
-        """How many chunks of a prompt of so many tokens need not be prefilled, where their rows are there. Its last
-        position is always: the logits are its; and where the end of the prompt chooses rows, all that observe."""
+        """Return the number of chunks of a prompt of `length` tokens that need not be prefilled if their rows are
+        cached. The last position is always prefilled, for its logits, and so is the observation window if it selects
+        rows."""
         return self.signature.reusable_chunks(length)
 
     def empty_chunk(self, checkpoint: bool = True) -> Copy:
-        """Return memory for what prefill leaves of a chunk, for `start_prefill` to fill; of a checkpoint also for what
-        it leaves for the next chunk alone."""
+        """Return memory for the rows of a chunk, for `start_prefill` to fill; for a checkpoint also for the states that
+        it leaves only for the next chunk."""
         chunk = Copy(self.rows, self.rows.bytes_of_chunk(checkpoint), checkpoint)
         self.rows.do(EmptyChunk(chunk.number, checkpoint))
         return chunk
 
     def drop_checkpoint(self, chunk: Copy) -> None:
-        """Give up what a chunk leaves for the next one alone, so that no prompt continues behind it."""
+        """Delete the states that a chunk leaves only for the next one, so that no prompt continues behind it."""
         self.rows.do(DropCheckpoint(chunk.number))
         chunk.nbytes, chunk.checkpoint = self.rows.bytes_of_chunk(False), False
 
@@ -425,16 +426,16 @@ class Session:
         return self._prefill_logits
 
     def abandon_prefill(self) -> None:
-        """Gives up the prefill in progress, if any; its slot is empty then."""
+        """Abandon the prefill in progress, if any; its slot is empty then."""
         self._pending = None
 
     def prefill(self, slot: int, tokens: PromptTokens, seen: Seen | None = None) -> Array:
-        """Writes a whole prompt into a slot. Returns the logits [V] of its last token.
+        """Write a whole prompt into a slot. Returns the logits [V] of its last token.
 
         Args:
-            tokens: of the prompt, or some of them with their positions (`Excerpt`).
-            seen: told how many chunk steps are done, and how many there are, after every hundredth of them; the prompt
-                takes as many calls then, and one without it.
+            tokens: tokens of the prompt, or some of them with their positions (`Excerpt`).
+            seen: called with the number of chunk steps that are done, and their total, after every hundredth of them;
+                the prompt then takes that many calls, and one call without it.
         """
         self.start_prefill(slot, tokens)
         total = self.signature.prefill_steps(len(tokens))
@@ -453,10 +454,10 @@ class Session:
     # -- decode
 
     def decode(self, tokens: Mapping[int, int]) -> Array:
-        """Feeds one token to each slot named, at the slot's next position.
+        """Feed one token to each named slot, at the slot's next position.
 
-        Returns logits [B, V], of which only the rows of the slots named mean anything. Raises UsageError for a
-        slot without a prompt, a token out of range, or a slot whose sequence is at max_context.
+        Returns logits [B, V], of which only the rows of the named slots are valid. Raises UsageError for a slot without
+        a prompt, a token out of range, or a slot whose sequence is at max_context.
         """
         fed, active = np.zeros(self.signature.batch, np.int64), np.zeros(self.signature.batch, np.bool_)
         for slot, token in tokens.items():
@@ -465,14 +466,14 @@ class Session:
         return _plain(self.decode_step(fed, active))
 
     def decode_step(self, tokens: Array, active: Array) -> Array:
-        """Feeds one token to every active slot, at the slot's next position: `decode` without a loop or a copy.
+        """Feed one token to every active slot, at the slot's next position: `decode` without a loop or a copy.
 
         Args:
-            tokens: [B] i64; those of slots that are not active mean nothing.
+            tokens: [B] i64; those of inactive slots are ignored.
             active: [B] bool.
 
-        Returns a live view of the logits [B, V] in the program's dtype, good until the next call, of which only the
-        rows of active slots mean anything. Raises UsageError as `decode` does.
+        Returns a live view of the logits [B, V] in the program's dtype, valid until the next call, of which only the
+        rows of active slots are defined. Raises UsageError as `decode` does.
         """
         shape = self._position.shape
         if tokens.shape != shape or active.shape != shape or tokens.dtype != np.int64 or active.dtype != np.bool_:
@@ -480,7 +481,7 @@ class Session:
                 slots=self.signature.batch, tokens_dtype=tokens.dtype, tokens_shape=tokens.shape,
                 active_dtype=active.dtype, active_shape=active.shape,
             )  # fmt: skip
-        largest = tokens.view(np.uint64).max(where=active, initial=0)  # a token below 0 is beyond 2**63
+        largest = tokens.view(np.uint64).max(where=active, initial=0)  # a negative token becomes at least 2**63
         if largest >= self.signature.vocab_size or self._room.min(where=active, initial=1) <= 0:
             self._refuse_step(tokens, active)
         logits = self._decode(tokens, self._position, active)
@@ -491,15 +492,15 @@ class Session:
     def score(self, first: int) -> Array:
         """Return logits after positions `first` .. `first` + B - 1 of the prompt that was prefilled last.
 
-        They are those of full attention, as `prefill` has them for the last position. Only the positions of the prompt
-        that were not reused have logits; the others' rows mean nothing. A program with more slots than positions
+        They are those of full attention, like those of `prefill` for the last position. Only positions of the prompt
+        that were not reused have logits; rows of others are undefined. A program with more slots than positions
         (`Signature.scores_prompts`) has no such entry.
 
         Args:
             first: 0 .. T - B (`Signature.scratch_tokens`).
 
         Returns:
-            A live view [B, V] in the program's dtype, good until the next call.
+            A live view [B, V] in the program's dtype, valid until the next call.
 
         Raises:
             UsageError: no prompt was prefilled, or another one has begun.
@@ -512,13 +513,13 @@ class Session:
         return outputs["logits"]
 
     def replay(self, slot: int) -> Array:
-        """Feeds the prompt's last token once more, at its own position, over the compressed cache.
+        """Feed the prompt's last token once more, at its own position, over the compressed cache.
 
-        Returns the logits [V] that follow the prompt as later steps see it; prefill's own are made by full attention
-        and say nothing about the cache. The last position's row is written anew, from what the layers see of the
-        compressed cache, and decoding goes on from that. Asked again it gives the same logits; but where a step fetches
-        few rows (`Geometry.fetch`), it leaves other resident rows, as every step does, from which the next one begins:
-        `restore` of a snapshot taken before repeats it. Raises UsageError once a token was fed after the prompt.
+        Returns the logits [V] behind the prompt as later steps see it; prefill's own come from full attention and do
+        not depend on the cache. The last position's row is written again, computed from the compressed cache, and
+        decoding continues from it. Repeated calls return the same logits; but if a step fetches a limited number of
+        rows (`Geometry.fetch`), it changes the resident rows, as every step does, and the next one begins with these:
+        `restore` of an earlier snapshot repeats it. Raises UsageError once a token was fed after the prompt.
         """
         self._check_fresh(slot, SessionErrors.REPLAY_AFTER_TOKENS)
         active = np.zeros(self.signature.batch, np.bool_)
@@ -526,7 +527,7 @@ class Session:
         return _plain(self._decode(self._last_token, self._prompt_len - 1, active)[slot])
 
     def _decode(self, tokens: Array, position: Array, active: Array) -> Array:
-        """Runs a step; slots that are not active are given token, position and rows 0. Returns a view of the logits."""
+        """Run a step; inactive slots get token, position and rows 0. Returns a view of the logits."""
         inputs = self._decode_inputs
         np.multiply(tokens, active, out=self._token_input)
         np.multiply(position, active, out=inputs["position"])
@@ -539,7 +540,7 @@ class Session:
     def _run(
         self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """Runs an entry; its outputs may be live views."""
+        """Run an entry; its outputs may be live views."""
         start = perf_counter_ns()
         try:
             return self.interpreter.run(entry, inputs, scalars, copy=False)
@@ -551,8 +552,8 @@ class Session:
                 self.tracer.span(entry, start, end, facts)
 
     def start_trace(self, capacity: int = CAPACITY) -> Tracer:
-        """Begins to record calls, stages, waits, and an engine's requests; the latest `capacity` of each kind and
-        thread are kept. `Tracer.write` ends it and writes a file for Perfetto."""
+        """Begin to record calls, stages, waits, and an engine's requests; the latest `capacity` of each kind and thread
+        are kept. `Tracer.write` ends it and writes a file for Perfetto."""
         self.tracer = Tracer(self.interpreter, capacity)
         return self.tracer
 
@@ -587,16 +588,16 @@ class Session:
         slot: int = 0,
         seen: Seen | None = None,
     ) -> Iterator[str] | Iterator[int]:
-        """Prefills a slot with a prompt and yields what is made of it as it is made: of tokens new tokens, the ending
-        one included; of text pieces of text, which are the answer when they are joined.
+        """Prefill a slot with a prompt and yield its continuation as it is generated: for tokens new tokens, the end
+        token included; for text pieces of text, which joined are the answer.
 
         Args:
-            max_new_tokens: None: `NEW_TOKENS`, or as many as fit.
-            eos: the tokens that end the text (those of the signature if None; none if empty).
-            seen: told how far the prompt is read, see `prefill`.
+            max_new_tokens: maximum number of new tokens; None for `NEW_TOKENS`, or as many as fit.
+            eos: tokens that end the text (those of the signature if None; none if empty).
+            seen: called with the progress of the prompt, see `prefill`.
 
-        Raises UsageError at the call, not at the first token, where prompt plus new tokens exceed max_context, and
-        InputError for text where there is no tokenizer.
+        Raises UsageError at the call, not at the first token, if prompt plus new tokens exceed max_context, and
+        InputError for text without a tokenizer.
         """
         if isinstance(prompt, str):
             return self.stream(prompt, max_new_tokens, sampling, eos, slot, seen)
@@ -617,7 +618,8 @@ class Session:
         slot: int = 0,
         seen: Seen | None = None,
     ) -> Iterator[str]:
-        """What follows `prompt`, piece by piece as it is made; arguments and errors are those of `generate`."""
+        """Yield the continuation of `prompt`, piece by piece as it is generated; arguments and errors are those of
+        `generate`."""
         from sscc.runtime.text.tokenizer import encode, pieces
 
         tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot, seen)
@@ -641,8 +643,8 @@ class Session:
             logits = self.decode({slot: token})[slot]
 
     def check_request(self, tokens: PromptTokens, max_new_tokens: int) -> Excerpt:
-        """The prompt. Raises UsageError where it, or so many new tokens after it, can never be had; any thread
-        may ask."""
+        """Return the prompt. Raises UsageError if it, or this number of new tokens after it, can never fit. Callable
+        from any thread."""
         prompt = self._check_prompt(tokens)
         limit, total = self.signature.geometry.max_context, prompt.text_length + max_new_tokens
         if max_new_tokens < 1:
@@ -663,32 +665,33 @@ class Session:
 
     @property
     def stages(self) -> list[str]:
-        """The stages that can be watched, "KERNEL.PIPELINE.STAGE" of each."""
+        """Stages that can be watched, "KERNEL.PIPELINE.STAGE" of each."""
         return [".".join(name) for name in self._stages.modules]
 
     def watching(
         self, *stages: str, layer: int | None = None, call: Callable[[Observation], object] | None = None
     ) -> Watching:
-        """Looks at what stages write while calls are made inside of the context::
+        """Record the values that stages write during calls inside the context::
 
             with session.watching("q_proj", layer=3) as seen:
                 session.decode({0: 5})
             print(seen[0].value)
 
-        Nothing is slower than before outside of it.
+        It does not slow down calls outside of the context.
 
         Args:
             stages: names, patterns with `*`, or ends of the paths of modules ("self_attn.q_proj"); none for all.
-            layer: of this one alone.
-            call: called with each observation when it is made, in place of keeping all of them. It must not call the
-                session; what it raises ends the call that is under way.
+            layer: record only this layer.
+            call: called with each observation when it is made, instead of keeping all of them. It must not call the
+                session; an exception ends the call in progress.
 
-        Raises UsageError for a name that no stage has, and where several ranks run the program.
+        Raises UsageError for an unknown stage, and if several ranks run the program.
         """
         return Watching(self.interpreter, self._stages, stages, layer, call)
 
     def steps(self, tokens: Mapping[int, int], *stages: str, layer: int | None = None) -> Iterator[Observation]:
-        """Feeds tokens as `decode` does, and stops after every stage, or after those that are named as for `watching`::
+        """Feed tokens as `decode` does, and pause after every stage, or after those that are selected as for
+        `watching`::
 
             for stage in session.steps({0: 5}):
                 print(stage.stage, stage.buffers, session.interpreter.device_tensor("k_cache")[0].read().sum())
@@ -696,28 +699,29 @@ class Session:
         Between two stages memory is as the program has left it. Leaving the loop lets the step run to its end. Raises
         as `decode` and `watching` do.
         """
-        names = self._stages  # found before the thread begins
+        names = self._stages  # computed before the thread begins
 
         def watching(stop: Callable[[Observation], object]) -> Watching:
             return Watching(self.interpreter, names, stages, layer, stop)
 
-        watching(lambda observation: None)  # so that a name that is none is refused here
+        watching(lambda observation: None)  # so that an unknown name is refused here
         return step_through(watching, lambda: self.decode(tokens))
 
     # -- slots
 
     def position(self, slot: int) -> int:
-        """The absolute position that the slot's next token will have in its text."""
+        """Return the absolute position in its text of the slot's next token."""
         self._check_filled(slot)
         return int(self._position[slot] + self._left_out[slot])
 
     def release(self, slot: int) -> None:
-        """Forgets a slot's sequence; nothing happens if it has none."""
+        """Discard a slot's sequence; without effect if it has none."""
         self._check_slot(slot)
         self._empty(slot)
 
     def snapshot(self, slot: int) -> Snapshot:
-        """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
+        """Return a copy of the slot's contents right after its prompt. Raises UsageError once a token was fed after it.
+        """
         self._check_fresh(slot, SessionErrors.COPY_AFTER_TOKENS)
         prompt = self.prompt(slot)
         length = len(prompt.tokens)
@@ -726,7 +730,7 @@ class Session:
         return Snapshot(prompt, slot, copy)
 
     def snapshot_bytes(self, slot: int) -> int:
-        """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
+        """Return the bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, SessionErrors.COPY_AFTER_TOKENS)
         return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self.prompt(slot).selected)
 
@@ -741,9 +745,9 @@ class Session:
         return self.rows.slot_bytes(len(prompt)) + (selected if self.ranks == 1 else 0) + prompt.nbytes + logits
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
-        """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
+        """Write a snapshot into a slot of this session, whose contents are discarded.
 
-        Raises UsageError where the slot does not exist or is being prefilled.
+        Raises UsageError if the slot does not exist or is being prefilled.
         """
         self._check_slot(slot)
         if self._pending is not None and self._pending.slot == slot:
@@ -765,7 +769,7 @@ class Session:
         self._prompts[slot] = None
 
     def prompt(self, slot: int) -> Prompt:
-        """The prompt that was prefilled into the slot, and what it left besides rows."""
+        """Return the prompt that was prefilled into the slot, with its results besides rows."""
         self._check_filled(slot)
         prompt = self._prompts[slot]
         assert prompt is not None
@@ -775,27 +779,28 @@ class Session:
 
     @cached_property
     def slot_format(self) -> SlotFormat:
-        """The messages in which slots of this program go from one process to another, and are kept in files. Raises
-        UsageError where it is not known which program and weights this is: it was not loaded from an artifact."""
+        """Format of messages in which slots of this program are sent to other processes, and stored in files. Raises
+        UsageError if the program and weights are unknown, because the session was not loaded from an artifact."""
         if self._identity is None:
             raise SessionErrors.NO_IDENTITY()
         return SlotFormat(self.signature, self._identity(), self.rows.layout, remembers=self.ranks == 1)
 
     def message(self, snapshot: Snapshot) -> SlotMessage:
-        """What a snapshot holds, on all ranks, for another process: nothing of it is copied where there is but one."""
+        """Return the contents of a snapshot, on all ranks, for another process. With one rank nothing is copied."""
         prompt = snapshot.prompt
         parts = self.rows.parts(snapshot.rows.number)
         return SlotMessage(prompt.tokens, prompt.logits, snapshot.slot, parts, prompt.selected)
 
     def adopt(self, message: SlotMessage) -> Snapshot:
-        """The snapshot that a message, which `slot_format` has read, was made of, as one of this session."""
+        """Return the snapshot from a message that `slot_format` has read, as one of this session."""
         copy = Copy(self.rows, sum(rows.nbytes for part in message.parts for rows in part.values()))
         self.rows.do(PutCopy(copy.number, message.parts))
         return Snapshot(Prompt(message.tokens, message.logits, message.selected), message.slot, copy)
 
     @cached_property
     def chunk_format(self) -> ChunkFormat:
-        """The messages in which rows of prompts' chunks are kept in files. Raises UsageError as `slot_format` does."""
+        """Format of messages in which rows of prompts' chunks are stored in files. Raises UsageError as `slot_format`
+        does."""
         if self._identity is None:
             raise SessionErrors.NO_IDENTITY()
         layout, checkpoint = (self.rows.chunk_layout(checkpoint) for checkpoint in (False, True))
@@ -809,9 +814,9 @@ class Session:
         return copy
 
     def save_slot(self, slot: int, path: str | PathLike[str]) -> None:
-        """Writes what a slot holds right after its prompt to a file, for `load_slot` of any process with this program.
+        """Write a slot's contents right after its prompt to a file, for `load_slot` of any process with this program.
 
-        Raises UsageError as `snapshot` and `slot_format` do, and OutputError where the file cannot be written.
+        Raises UsageError as `snapshot` and `slot_format` do, and OutputError if the file cannot be written.
         """
         pieces = self.slot_format.pieces(self.message(self.snapshot(slot)))
         with replacing(Path(path)) as file:
@@ -819,17 +824,18 @@ class Session:
                 file.write(piece)
 
     def load_slot(self, slot: int, path: str | PathLike[str]) -> Array:
-        """Gives a slot what `save_slot` has written, by a session of the same program and weights; its content is given
-        up. Returns the logits [V] after the prompt's last token, as `prefill` of the same prompt would.
+        """Read a slot that `save_slot` has written, by a session of the same program and weights; the slot's previous
+        contents are discarded. Returns the logits [V] after the prompt's last token, as `prefill` of the same prompt
+        would.
 
-        Raises UsageError as `restore` does, and InputError where the file is missing, damaged, or of another program.
+        Raises UsageError as `restore` does, and InputError if the file is missing, damaged, or of another program.
         """
         message = self.slot_format.read(mapped(Path(path)), str(path))
         self.restore(slot, self.adopt(message))
         return message.logits.copy()
 
     def reset(self) -> None:
-        """Forgets every sequence and zeroes the program's state."""
+        """Discard every sequence and zero the program's state."""
         for slot in range(self.signature.batch):
             self._empty(slot)
         self._pending = None
@@ -837,9 +843,9 @@ class Session:
         self.interpreter.reset()
 
     def kept(self, slot: int) -> Kept:
-        """What the slot's cache holds now: which positions, by layer and KV head, and how much that is.
+        """Return the current contents of the slot's cache: positions by layer and KV head, and sizes.
 
-        The positions are a copy, which later calls leave as it is.
+        The positions are a copy, which later calls do not change.
         """
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
@@ -879,13 +885,13 @@ class Session:
             raise kind(slot=slot, tokens=fed)
 
     def _check_prompt(self, tokens: PromptTokens) -> Excerpt:
-        """The prompt, after checking that it can be prefilled."""
+        """Return the prompt, after checking that it can be prefilled."""
         if isinstance(tokens, Excerpt):
             return Excerpt(self._checked_tokens(tokens.tokens, tokens.text_length), tokens.positions)
         return Excerpt.whole(self._checked_tokens(tokens, len(tokens)))
 
     def _checked_tokens(self, tokens: Sequence[int] | Array, text_length: int) -> Array:
-        """Tokens [n] i64 of a text."""
+        """Return the tokens [n] i64 of a text, after checking them."""
         limit = self.signature.geometry.max_context
         if len(tokens) == 0:
             raise SessionErrors.EMPTY_PROMPT()
@@ -926,24 +932,25 @@ class Session:
 def interpreter_of(
     artifact: Artifact, conditions: Conditions, interpreter: str = DEFAULT_BACKEND, resolver: Resolver | None = None
 ) -> Interpreter:
-    """What executes an artifact, with its own weights or those that `resolver` gives (`Artifact.weights`); of several
-    ranks, with the part of the one that `conditions` name.
+    """Return an interpreter of `artifact`, with its own weights or those that `resolver` returns (`Artifact.weights`);
+    for several ranks, with the part of the rank in `conditions`.
 
     Args:
-        interpreter: the name of a backend, of which only what it needs is imported.
+        interpreter: name of a backend; only the modules that it needs are imported.
 
     Raises:
-        UsageError: there is no such backend, or it cannot do what is asked.
-        InputError: the weights are missing or others than the program wants, or the program is malformed.
+        UsageError: there is no such backend, or it does not support a request.
+        InputError: the weights are missing or not those of the program, or the program is malformed.
     """
     backend = artifact.backend(interpreter)
-    # Weights that are packed as the backend wants them are used where they lie.
+    # Weights that are packed in the backend's form are used in place.
     packed = artifact.packer == backend.name
     return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
 
 
 def _own_identity(artifact: Artifact, resolver: Resolver | None) -> Callable[[], ProgramIdentity] | None:
-    """Of an artifact with its own weights; of others it is not known here whose they are."""
+    """Return the identity of an artifact with its own weights; None for other weights, whose identity is unknown here.
+    """
     return None if resolver is not None else lambda: artifact.identity
 
 
@@ -952,5 +959,5 @@ def _nbytes(selected: Selected) -> int:
 
 
 def _plain(logits: Array) -> Array:
-    """A copy of logits in float32, and in float64 if they are."""
+    """Return a copy of logits in float32, or in float64 if they are."""
     return np.array(logits, np.float64 if logits.dtype == np.float64 else np.float32)
