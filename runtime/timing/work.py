@@ -8,20 +8,20 @@ Counting rules for steps that do not simply access all of their operands once:
   mean number (`mean_places`). A step that dequantizes the slices processes and reads only these.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache: the
   tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. From rows selected by an
-  index it fetches only the valid ones, and does not read the cache rows that they replace. From a cache that layers with
-  different budgets share it reads in place, counted with the mean number of rows of these layers.
+  index it fetches only the valid ones, and does not read the cache rows that they replace. From a cache that layers
+  with different budgets share it reads in place, counted with the mean number of rows of these layers.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
 * If queries select, scores by landmarks are those of the candidates, the positions of a slot without sinks and ring:
   `valid_rows` without these. Attention reads the selected rows of the store, or with a limit the fetched rows, and the
-  resident rows in their memory. A given fraction of selected rows may stay from step to step (`staying`): these are read
-  from the memory of sinks and ring.
-* Encoded rows move in stored form, bytes of codes and a scale, and are decoded for arithmetic: `ENCODE_OPS` element-wise
-  operations per number for encoding, `DECODE_OPS` in attention.
+  resident rows in their memory. A given fraction of selected rows may stay from step to step (`staying`): these are
+  read from the memory of sinks and ring.
+* Encoded rows move in stored form, bytes of codes and a scale, and are decoded for arithmetic: `ENCODE_OPS`
+  element-wise operations per number for encoding, `DECODE_OPS` in attention.
 * For a sum over N ranks each rank receives 1/N of the values from all others, adds them up, and sends the sums to all
   others: two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. A reduce-scatter is the first hop with
-  half of these bytes. An all-gather takes one hop, in which a rank sends its piece to all others; an all-to-all takes one
-  hop, in which it sends everything but its own part.
+  half of these bytes. An all-gather takes one hop, in which a rank sends its piece to all others; an all-to-all takes
+  one hop, in which it sends everything but its own part.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
