@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sscc.runtime.backends.cpu.attention.decode_attention_chunks import load_f32
 from sscc.runtime.backends.cpu.attention.landmarks import COLUMN_BYTES, LandmarkRows
+from sscc.runtime.backends.cpu.attention.row_codec import load_f32
 from sscc.runtime.backends.cpu.codegen.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.figures import LANDMARK_AHEAD_BYTES, LINE
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I8, I16, I32, I64, PTR, Function, Value, kernel, vector
 from sscc.runtime.backends.cpu.codegen.row_copies import SIZES
 from sscc.runtime.backends.cpu.products.quantised_rows import BYTES, sum_quads
 
@@ -26,6 +26,8 @@ HEADS = 8
 PAIRED = 12
 """Heads and columns with which two blocks are scored together: both have sums and columns in registers."""
 _NIBBLES = 0x0F0F0F0F
+Sums = list[list[Value]]
+"""Of each block, those of each head."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,9 @@ def staging_bytes(rows: LandmarkRows) -> int:
 
 
 def score_rows(
-    f: Function,
-    rows: LandmarkRows,
-    source: LandmarkSource,
-    count: Value,
-    queries: Value,
-    heads: int,
-    staging: Value,
-    out: Value,
-    out_bytes: int,
-    ahead: Ahead | None = None,
-) -> None:
+    f: Function, rows: LandmarkRows, source: LandmarkSource, count: Value, queries: Value, heads: int, staging: Value,
+    out: Value, out_bytes: int, ahead: Ahead | None = None,
+) -> None:  # fmt: skip
     """Logits of `count` rows, for each of `heads` queries: [heads][out_bytes] f32, up to whole vectors of 16, where
     what is beyond `count` may be anything."""
     dense = source.codes_stride == rows.columns * COLUMN_BYTES == rows.nbytes
@@ -76,8 +70,8 @@ def score_rows(
 
     def score(codes: Value, scales: Value, blocks: Value | int, target: Value) -> None:
         for first, size in tiles:
-            kernel = _score_kernel(f.module, rows, size, out_bytes, lines if first == 0 else 0)
-            f.call(kernel, codes, scales, queries + first * rows.query_bytes, blocks, target + first * out_bytes, asked)
+            scored = _score(f, rows, size, out_bytes, lines if first == 0 else 0)
+            scored(codes, scales, queries + first * rows.query_bytes, blocks, target + first * out_bytes, asked)
 
     score(source.codes, source.scales, whole, out)
     staged_scales = staging + rows.columns * LINE
@@ -89,14 +83,10 @@ def score_rows(
         score(staging, staged_scales, 1, out + block.index * 4)
 
 
-def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> Function:
+@kernel(codes=PTR, scales=PTR, queries=PTR, blocks=I64, out=PTR, asked=PTR)
+def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> None:
     """Logits of blocks of 16 rows that lie one after another, each a whole number of columns; asks for `lines` lines
     with each two blocks that are scored together."""
-    name = f"landmark_scores_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}_{heads}_{out_bytes}_{lines}"
-    if module.has(name):
-        return module.get(name)
-    params = [("codes", PTR), ("scales", PTR), ("queries", PTR), ("blocks", I64), ("out", PTR), ("asked", PTR)]
-    f = module.function(name, params)
     pairs = f.constant(0)
     if rows.dot and heads + rows.columns <= PAIRED:
         pairs = f["blocks"] // 2 * 2
@@ -106,8 +96,6 @@ def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int
             _score_blocks(f, rows, heads, out_bytes, pair.index, 2)
     with f.loop(pairs, f["blocks"]) as block:
         _score_blocks(f, rows, heads, out_bytes, block.index, 1)
-    f.returns()
-    return f
 
 
 def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
@@ -172,13 +160,8 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
 
 
 def _add_bytes(
-    f: Function,
-    rows: LandmarkRows,
-    columns: Sequence[Value],
-    queries: Sequence[Value],
-    number: int,
-    sums: Sequence[Sequence[Value]],
-) -> list[list[Value]]:
+    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+) -> Sums:
     """The sums of each block and head with the products of a column of each block, by AVX512_VNNI."""
     each, levels = 4 // rows.bits, rows.unsigned_levels
     nibbles = [[column & _NIBBLES, (column >> 4) & _NIBBLES] for column in columns]
@@ -196,13 +179,8 @@ def _add_bytes(
 
 
 def _add_numbers(
-    f: Function,
-    rows: LandmarkRows,
-    columns: Sequence[Value],
-    queries: Sequence[Value],
-    number: int,
-    sums: Sequence[Sequence[Value]],
-) -> list[list[Value]]:
+    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+) -> Sums:
     """The same in f32, of one block."""
     (column,), (totals,) = columns, sums
     for plane in range(rows.planes):

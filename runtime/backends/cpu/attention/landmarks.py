@@ -12,112 +12,60 @@ byte one code after another, a *plane*. So the query lies by columns, in a colum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sscc.ir import landmarks
 from sscc.ir.kv_rows import with_one_scale
 from sscc.ir.operations import Landmarks
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.attention.decode_attention_chunks import load_f32
+from sscc.runtime.backends.cpu.attention.row_codec import load_f32
 from sscc.runtime.backends.cpu.codegen.encoded_rows import encode_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.figures import LINE, ROW_BLOCK
-from sscc.runtime.backends.cpu.codegen.mlir import (
-    BF16,
-    F32,
-    F64,
-    I8,
-    I16,
-    I32,
-    PTR,
-    Function,
-    Module,
-    Value,
-    lanes_of,
-    vector,
-)
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_strides
+from sscc.runtime.backends.cpu.codegen.figures import LINE
+from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, F64, I8, I16, I32, PTR, Function, Value, kernel, vector
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, row_phase
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_rows
 
 COLUMN_BYTES = 4
 
 
-@dataclass(frozen=True)
 class LandmarkRows:
-    """Landmarks of keys of `dim` numbers.
+    """The sizes of landmarks of keys of `dim` numbers.
 
     Attributes:
         dot: scores are sums of products of bytes (AVX512_VNNI); else of f32, which holds the same integers.
+        nbytes, planes: bytes of a row's codes, and codes of a byte.
+        columns, column_numbers: columns of a row, the last one of which may be incomplete, and numbers of a column.
+        unsigned_levels: of each code, how much its level is above the lowest one.
+        query_bytes: of a query as `encode_query` leaves it: what a sum begins with (`lowest` times the sum of the
+            codes), the factor of the query's logits in f32, then from byte 64 on its codes, as bytes or as f32.
+        rotated_bytes, query_scratch_bytes: of a rotated query, and private scratch of `encode_query`.
     """
 
-    dim: int
-    bits: int
-    dot: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Of a row's codes."""
-        return landmarks.code_bytes(self.dim, self.bits)
-
-    @property
-    def planes(self) -> int:
-        """Codes of a byte."""
-        return 8 // self.bits
-
-    @property
-    def columns(self) -> int:
-        """Of a row; the last one may be incomplete."""
-        return -(-self.nbytes // COLUMN_BYTES)
-
-    @property
-    def column_numbers(self) -> int:
-        """Numbers whose codes are in a column."""
-        return COLUMN_BYTES * self.planes
-
-    @property
-    def unsigned_levels(self) -> list[int]:
-        """Of each code, how much its level is above the lowest one."""
-        levels = [int(level) for level in landmarks.levels(self.bits)]
-        return [level - levels[0] for level in levels]
-
-    @property
-    def lowest(self) -> int:
-        """The lowest level."""
-        return int(landmarks.levels(self.bits)[0])
-
-    @property
-    def query_bytes(self) -> int:
-        """Of a query as `encode_query` leaves it: what a sum begins with (`lowest` times the sum of the codes), the
-        factor of the query's logits in f32, then from byte 64 on its codes, as bytes or as f32."""
-        return LINE + align(self.columns * self.column_numbers * (1 if self.dot else 4))
-
-    @property
-    def query_scratch_bytes(self) -> int:
-        """Private scratch of `encode_query`."""
-        return align(-(-self.dim // LANES) * LINE) + align(with_one_scale(self.dim).width(self.dim))
+    def __init__(self, dim: int, bits: int, dot: bool) -> None:
+        self.dim, self.bits, self.dot = dim, bits, dot
+        self.nbytes, self.planes = landmarks.code_bytes(dim, bits), 8 // bits
+        self.columns, self.column_numbers = -(-self.nbytes // COLUMN_BYTES), COLUMN_BYTES * self.planes
+        levels = [int(level) for level in landmarks.levels(bits)]
+        self.lowest, self.unsigned_levels = levels[0], [level - levels[0] for level in levels]
+        self.query_bytes = LINE + align(self.columns * self.column_numbers * (1 if dot else 4))
+        self.rotated_bytes = -(-dim // LANES) * LINE
+        self.query_scratch_bytes = self.rotated_bytes + align(with_one_scale(dim).width(dim))
+        self.tag = f"{dim}_{bits}{'_dot' if dot else ''}"
 
 
 @executes(Landmarks)
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `Landmarks`.
-
-    Raises InputError where a row is not contiguous.
-    """
-    check_strides(step.kind, operands, (step.key, step.codes))
+    """One phase in units of (slot, KV head, block of rows). See `Landmarks`."""
+    check_rows(step, operands)
     (slots, heads, count, dim), _, dtype = operands[step.key]
-    blocks = -(-count // ROW_BLOCK)
 
-    def encode(context: Context) -> None:
-        f, (key, codes, scales) = context.f, (context.operands[n] for n in (step.key, step.codes, step.scales))
-        with f.loop(context.begin, context.end) as unit:
-            pair, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
-            place = (pair // heads, pair % heads)
-            with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
-                here, *there = (address(f, operand, *place, row.index) for operand in (key, codes, scales))
-                encode_landmark(f, here, dtype, there[0], there[1], dim, step.bits)
+    def encode(context: Context, place: list[Value], row: Value) -> None:
+        names = (step.key, step.codes, step.scales)
+        key, codes, scale = (address(context.f, context.operands[name], *place, row) for name in names)
+        encode_landmark(context.f, key, dtype, codes, scale, dim, step.bits)
 
-    return Lowered((Phase(slots * heads * blocks, encode),))
+    return Lowered((row_phase((slots, heads), count, encode),))
 
 
 # ------------------------------------------------------------------------------------------------------- keys
@@ -125,14 +73,11 @@ def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Featur
 
 def encode_landmark(f: Function, key: Value, dtype: str, codes: Value, scale: Value, dim: int, bits: int) -> None:
     """The landmark of a key of f32 or bf16: `dim * bits / 8` bytes of codes and the bf16 scale."""
-    f.call(_landmark_kernel(f.module, dtype, dim, bits), key, codes, scale)
+    _landmark(f, dtype, dim, bits)(key, codes, scale)
 
 
-def _landmark_kernel(module: Module, dtype: str, dim: int, bits: int) -> Function:
-    name = f"landmark_{dtype}_{dim}_{bits}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("key", PTR), ("codes", PTR), ("scale", PTR)])
+@kernel(key=PTR, codes=PTR, scale=PTR)
+def _landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
     rotated = _rotated(f, f["key"], dtype, dim)
     narrow = f.narrow(_root_mean_square(f, rotated, dim), BF16)
     f.store(f.bitcast(narrow, I16), f["scale"])
@@ -142,8 +87,6 @@ def _landmark_kernel(module: Module, dtype: str, dim: int, bits: int) -> Functio
         count = min(dim - i * LANES, LANES)
         packed = _packed(f, _codes(f, row, scale, bits), bits, count // per_byte)
         f.store(packed, f["codes"] + i * LANES // per_byte)
-    f.returns()
-    return f
 
 
 def _rotated(f: Function, row: Value, dtype: str, dim: int) -> list[Value]:
@@ -208,15 +151,12 @@ def encode_query(
     f: Function, rows: LandmarkRows, query: Value, dtype: str, scale: float, scratch: Value, target: Value
 ) -> None:
     """A query head of f32 or bf16 in codes, `LandmarkRows.query_bytes`; `scale` is the attention's."""
-    f.call(_query_kernel(f.module, rows, dtype), query, f.constant(scale, F32), scratch, target)
+    _query(f, rows, dtype)(query, f.constant(scale, F32), scratch, target)
 
 
-def _query_kernel(module: Module, rows: LandmarkRows, dtype: str) -> Function:
-    name = f"landmark_query_{dtype}_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("query", PTR), ("scale", F32), ("scratch", PTR), ("target", PTR)])
-    rotated, encoded = f["scratch"], f["scratch"] + align(-(-rows.dim // LANES) * LINE)
+@kernel(query=PTR, scale=F32, scratch=PTR, target=PTR)
+def _query(f: Function, rows: LandmarkRows, dtype: str) -> None:
+    rotated, encoded = f["scratch"], f["scratch"] + rows.rotated_bytes
     for i, row in enumerate(_rotated(f, f["query"], dtype, rows.dim)):
         f.store(row, rotated + i * LINE)
     encode_row(f, rotated, "f32", encoded, rows.dim, with_one_scale(rows.dim))
@@ -230,8 +170,6 @@ def _query_kernel(module: Module, rows: LandmarkRows, dtype: str) -> Function:
     f.store(begin if rows.dot else f.cast("arith.sitofp", begin, F32), f["target"])
     of_query = f.bitcast(f.load(encoded + rows.dim, vector(I8, 4)), F32)
     f.store(of_query * landmarks.STEPS[rows.bits] * f["scale"], f["target"] + 4)
-    f.returns()
-    return f
 
 
 def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) -> Value:
@@ -240,6 +178,6 @@ def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) 
     if first + rows.column_numbers <= rows.dim:
         codes = f.load(encoded + first, type)
     else:
-        codes = f.load_masked(encoded + first, f.first_lanes(rows.dim - first, lanes_of(type)), type)
+        codes = f.load_masked(encoded + first, f.first_lanes(rows.dim - first, rows.column_numbers), type)
     order = [rows.planes * byte + plane for plane in range(rows.planes) for byte in range(COLUMN_BYTES)]
     return f.shuffle(codes, codes, order)

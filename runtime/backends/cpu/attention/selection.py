@@ -1,14 +1,14 @@
-"""Selection at the end of a prompt, a step each: scores of positions, pooling and top-K."""
+"""Choice of the rows of highest scores: at the end of a prompt (`Select`), and for all who choose at every step."""
 
 from __future__ import annotations
 
-from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.operations import Select
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.cpu.attention.observation_scores import Scorer, holds, slice_range, slices_of
+from sscc.runtime.backends.cpu.attention.visibility import holds
 from sscc.runtime.backends.cpu.codegen.features import Features
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, I64, PTR, Function, Module, Value, vector
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_strides
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, I64, PTR, Function, Value, kernel, vector
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_rows
 
 SCORES = vector(F32, 16)
 KEYS = vector(I32, 16)
@@ -19,91 +19,28 @@ GROUPED = 8
 BOUND_BITS = 16
 """Of the bound's bits, those that are looked for: two keys in a hundred more would survive with fewer by one."""
 
-# ------------------------------------------------------------------------------------------------------ scores
-
-
-@executes(ObservationScores)
-def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, slice of positions); one more before it where the log-sum-exp is not given.
-
-    See `ObservationScores`. Shared scratch: peaks and totals of the slices, where the log-sum-exp is computed. Does
-    nothing where the length is not 1 .. T. Raises InputError for operands that do not fit.
-    """
-    names = (step.observed, step.key, step.scores, *([step.log_sum_exp] if step.log_sum_exp else []))
-    check_strides(step.kind, operands, names)
-    scorer = Scorer.of(step, operands, features)
-    phases = [Phase(scorer.units, scorer.emit_scores, private_bytes=scorer.scratch.nbytes)]
-    if not step.log_sum_exp:
-        phases.insert(0, Phase(scorer.units, scorer.emit_partial_sums, private_bytes=scorer.scratch.nbytes))
-    return Lowered(tuple(phases), 0 if step.log_sum_exp else scorer.partial_bytes)
-
-
-# ----------------------------------------------------------------------------------------------------- pooling
-
-
-@executes(Pool)
-def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, slice of positions). See `Pool`; writes pooled[:, :length] only.
-
-    Does nothing where the length is not 1 .. T. Raises InputError for operands that do not fit.
-    """
-    check_strides(step.kind, operands, (step.scores, step.pooled))
-    kv_heads, limit = operands[step.scores][0]
-    slices = slices_of(limit)
-
-    def pool(context: Context) -> None:
-        f, length = context.f, context.scalars[step.length]
-        with f.when(holds(length, limit)), f.loop(context.begin, context.end) as unit:
-            head, part = unit.index // slices, unit.index % slices
-            first, last = slice_range(f, part, slices, length)
-            scores, pooled = (address(f, context.operands[name], head) for name in (step.scores, step.pooled))
-            with f.loop(first, last, 16) as place:
-                window_scores = pooled_scores(f, scores, place.index, length, step.width, step.mode)
-                f.store_masked(window_scores, pooled + place.index * 4, f.first_lanes(last - place.index))
-
-    return Lowered((Phase(kv_heads * slices, pool),))
-
-
-def pooled_scores(f: Function, scores: Value, place: Value, length: Value, width: int, mode: str) -> Value:
-    """Pooled scores of positions place .. place + 15, from f32 scores [length]; any value from `length` on."""
-    first = f.broadcast(f.cast("arith.trunci", place - width // 2, I32), 16) + f.lanes()
-    end = f.broadcast(f.cast("arith.trunci", length, I32), 16)
-    with f.loop(0, width, 1, [f.splat(0.0 if mode == "avg" else float("-inf"))]) as tap:
-        position = first + f.broadcast(f.cast("arith.trunci", tap.index, I32), 16)
-        inside = (position >= 0) & (position < end)
-        value = f.load_masked(scores + (place + tap.index - width // 2) * 4, inside, SCORES)
-        if mode == "avg":
-            tap.carry(tap.state[0] + value)
-        else:
-            tap.carry(f.max(tap.state[0], f.select(inside, value, float("-inf"))))
-    return tap.results[0] / float(width) if mode == "avg" else tap.results[0]
-
-
-# --------------------------------------------------------------------------------------------------- selection
-
 
 @executes(Select)
 def lower_select(step: Select, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of KV heads. See `Select`; NaN ranks above all scores, as in the reference interpreter.
 
-    Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T. Raises InputError for operands
-    that do not fit.
+    Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T.
     """
-    check_strides(step.kind, operands, (step.scores, step.selected))
+    check_rows(step, operands, step.selected)
     (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]
     row = key_bytes(limit)
 
     def select(context: Context) -> None:
         f, length = context.f, context.scalars[step.length]
-        with f.when(holds(length, limit)), f.loop(context.begin, context.end) as head:
-            scores = address(f, context.operands[step.scores], head.index)
-            keys = context.shared + head.index * row
+        with f.when(holds(length, limit)), units(context, kv_heads) as (head,):
+            scores = address(f, context.operands[step.scores], head)
+            keys = context.shared + head * row
             end = f.max(length - step.recent, step.sink)
             with f.loop(step.sink, end, 16) as place:
                 mask = f.first_lanes(end - place.index)
                 candidate_scores = f.load_masked(scores + place.index * 4, mask, SCORES)
                 store_keys(f, candidate_scores, mask, keys + (place.index - step.sink) * 4)
-            target = address(f, context.operands[step.selected], head.index)
+            target = address(f, context.operands[step.selected], head)
             topk = context.scalars[step.topk]
             scored = f.select(length > topk + (step.sink + step.recent), end - step.sink, 0)
             choose(f, keys, step.sink, scored, topk, room, target, context.private, limit)
@@ -131,23 +68,15 @@ def choice_bytes(rows: int, room: int) -> int:
 
 
 def _highest_bytes(rows: int, room: int) -> int:
-    """Of the highest keys of groups: as many vectors as `_choose_kernel` makes of whole groups, and one that is not."""
+    """Of the highest keys of groups: as many vectors as `_choose` makes of whole groups, and one that is not."""
     vectors = key_bytes(rows) // 64
     return (min(vectors, 2 * max(1, -(-room // GROUPED)) + 1) + 1) * 64
 
 
 def choose(
-    f: Function,
-    keys: Value,
-    first: int,
-    candidates: Value,
-    topk: Value,
-    room: int,
-    target: Value,
-    scratch: Value,
-    rows: int,
-    tops: tuple[Value, Value] | None = None,
-) -> None:
+    f: Function, keys: Value, first: int, candidates: Value, topk: Value, room: int, target: Value, scratch: Value,
+    rows: int, tops: tuple[Value, Value] | None = None,
+) -> None:  # fmt: skip
     """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
 
     `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest; at most of `rows`.
@@ -161,13 +90,27 @@ def choose(
     survivors, places, highest = (scratch + part * key_bytes(rows + 16) for part in range(3))
     pointer, number = tops or (keys, f.constant(0))
     with f.when(count > 0):
-        scratches = survivors, places, highest
-        f.call(_choose_kernel(f.module), keys, first, candidates, count, target, *scratches, pointer, number)
+        _choose(f)(keys, first, candidates, count, target, survivors, places, highest, pointer, number)
+    end_list(f, target, count, room)
+
+
+def put_all(f: Function, target: Value, first: int, count: Value, room: int) -> None:
+    """All of `count` positions from `first` on, then -1: [room] i64."""
+    with f.loop(0, count) as row:
+        f.store(row.index + first, target + row.index * 8)
+    end_list(f, target, count, room)
+
+
+def end_list(f: Function, target: Value, count: Value, room: int) -> None:
     with f.loop(count, room) as rest:
         f.store(f.constant(-1), target + rest.index * 8)
 
 
-def _choose_kernel(module: Module) -> Function:
+@kernel(
+    keys=PTR, first=I64, candidates=I64, count=I64, target=PTR, survivors=PTR, places=PTR, highest=PTR, tops=PTR,
+    top_vectors=I64,
+)  # fmt: skip
+def _choose(f: Function) -> None:
     """The `count` highest of some keys, 1 .. candidates.
 
     The highest keys of groups, of which there are at least as many as keys are chosen, bound the lowest key that is:
@@ -175,12 +118,6 @@ def _choose_kernel(module: Module) -> Function:
     over `tops` where these are groups enough, and one to apply it. Among those that survive, the lowest chosen key is
     found exactly.
     """
-    name = "select_highest"
-    if module.has(name):
-        return module.get(name)
-    params = [("keys", PTR), ("first", I64), ("candidates", I64), ("count", I64)]
-    pointers = ("target", "survivors", "places", "highest", "tops")
-    f = module.function(name, [*params, *((n, PTR) for n in pointers), ("top_vectors", I64)])
     enough = f["top_vectors"] * 16 >= f["count"] * 2
     source = f.select(enough, f["tops"], f["keys"])
     vectors = f.select(enough, f["top_vectors"], f.ceildiv(f["candidates"], 16))
@@ -193,8 +130,6 @@ def _choose_kernel(module: Module) -> Function:
     survivors = _keep_from(f, bound)
     threshold = _lowest_chosen(f, f["survivors"], survivors, f["count"], 32)
     _write_chosen(f, survivors, threshold)
-    f.returns()
-    return f
 
 
 def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: int) -> Value:
