@@ -7,14 +7,13 @@ memory of the unit, and of units that share a slot's rows it is merged in order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sscc.runtime.backends.cpu.attention.matrix_attention import matrix_sums
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, Tiling
-from sscc.runtime.backends.cpu.attention.row_block import Block
 from sscc.runtime.backends.cpu.attention.row_codec import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.attention.row_source import addresses, prefetch
-from sscc.runtime.backends.cpu.attention.scoring import Scoring, row_sums
+from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring, row_sums
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, decay, exp2_not_positive
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.figures import LINE
@@ -44,8 +43,8 @@ def largest_lane(f: Function, value: Value) -> Value:
 
 
 class RowSoftmax:
-    """A running softmax in memory: for each tile of heads the maxima and the sums in 16 lanes, then each head's
-    weighted values in chunks."""
+    """The running softmax of a group's queries, in memory (`state_bytes` and values, from `pointer` on): for each tile
+    of heads the maxima and the sums in 16 lanes, then each head's weighted values in chunks."""
 
     def __init__(self, f: Function, block: Block, pointer: Value) -> None:
         self.f, self.block, self.pointer = f, block, pointer
@@ -56,7 +55,7 @@ class RowSoftmax:
 
     def values(self, head: int | Value) -> Value:
         """[values.padded_bytes / 4] f32: weighted values of a head."""
-        return self.pointer + self.block.states_bytes + head * self.block.values.padded_bytes
+        return self.pointer + state_bytes(self.block) + head * self.block.values.padded_bytes
 
     def clear(self, *, values: bool = True) -> None:
         """No rows yet."""
@@ -65,8 +64,7 @@ class RowSoftmax:
             f.store(f.splat(NEGATIVE_INFINITY), self.state(tile))
             f.store(f.splat(0.0), self.state(tile) + LINE)
         if values:
-            with f.loop(0, block.group * block.values.padded_bytes, LINE) as loop:
-                f.store(f.splat(0.0), self.values(0) + loop.index)
+            f.fill(self.values(0), block.group * block.values.padded_bytes)
 
     def take_sinks(self, sinks: Value, dtype: str) -> None:
         """Begins with the logits of the group's learned sinks, [group] from `sinks` on; they have no rows."""
@@ -77,14 +75,78 @@ class RowSoftmax:
             f.store(f.select(exists, logits, NEGATIVE_INFINITY), self.state(tile))
             f.store(f.select(exists, f.splat(1.0), f.splat(0.0)), self.state(tile) + LINE)
 
-    def total(self, head: Value) -> Value:
-        """The sum of a head's weights."""
-        size = self.block.tile_heads
-        return self.f.load(self.pointer + head // size * (2 * LINE) + head % size * 4 + LINE, F32)
+    def weigh(self, queries: GroupQueries, tile: int, count: Value, scoring: Scoring) -> None:
+        """Takes the first `count` listed keys into the maxima and sums of a tile; leaves their weights."""
+        f, at, block = self.f, queries.at, self.block
+        queries.multiply(tile, count)
+        weights = _row_weights(f, block.tiles[tile][1], block.rows, scoring)
+        weights(at["partial"], count, f.constant(scoring.left, F32), self.state(tile), at["shrink"], at["weights"])
+
+    def take(
+        self, queries: GroupQueries, count: Value, scoring: Scoring, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Takes in the first `count` rows (1 .. `Block.rows`) of the lists; asks for scattered rows, keys of the next
+        block or of a later one, meanwhile. `then` emits what to do once all keys are read."""
+        f, at, block = self.f, queries.at, self.block
+        for tile, (first, heads) in enumerate(block.tiles):
+            last = tile == len(block.tiles) - 1
+            self.weigh(queries, tile, count, scoring)
+            if last:
+                then()
+            columns = max(1, (16 if block.wide else 4) // (heads * block.values.vectors))
+            add = _row_values(
+                f, block.values, heads, columns, block.rows, block.keys.nbytes if block.scattered and last else 0
+            )
+            add(at["values"], queries.later_keys, at["weights"], at["shrink"], self.values(first), count)
+
+    def write(self, target: Callable[[Value], Value], dtype: str) -> None:
+        """Writes the results of the group's heads, each to where `target` says."""
+        f, size = self.f, self.block.tile_heads
+        with f.loop(0, self.block.group) as loop:
+            head, to = loop.index, target(loop.index)
+            total = f.load(self.pointer + head // size * (2 * LINE) + head % size * 4 + LINE, F32)
+            _write_head(f, self.block.values, self.values(head), total, to, dtype)
+
+    def merge(self, splits: int, scratch: Value, target: Callable[[Value], Value], dtype: str) -> None:
+        """Writes the results of all splits, of which this is the first one: weighted by exp of their maxima, in order.
+        Scratch is `splits` + 1 lines and a head's values."""
+        f, block, step = self.f, self.block, result_bytes(self.block)
+        totals = scratch + splits * LINE
+        for tile, (first, count) in enumerate(block.tiles):
+            state = self.state(tile)
+            with f.loop(0, splits, 1, [f.splat(NEGATIVE_INFINITY)]) as peaks:
+                peaks.carry(larger(f, f.load(state + peaks.index * step, FLOATS), peaks.state[0]))
+            floor = f.select(peaks.results[0].eq(NEGATIVE_INFINITY), 0.0, peaks.results[0])
+            with f.loop(0, splits, 1, [f.splat(0.0)]) as sums:
+                at = state + sums.index * step
+                factor = decay(f, f.load(at, FLOATS) - floor)
+                f.store(factor, scratch + sums.index * LINE)
+                sums.carry(f.fma(f.load(at + LINE, FLOATS), factor, sums.state[0]))
+            f.store(sums.results[0], totals)
+            with f.loop(first, first + count) as number:
+                head, lane = number.index, number.index - first
+                with f.loop(0, block.values.padded_bytes, LINE) as column:
+                    with f.loop(0, splits, 1, [f.splat(0.0)]) as split:
+                        part = f.load(self.values(head) + split.index * step + column.index, FLOATS)
+                        factor = f.broadcast(f.load(scratch + lane * 4 + split.index * LINE, F32), LANES)
+                        split.carry(f.fma(part, factor, split.state[0]))
+                    f.store(split.results[0], totals + LINE + column.index)
+                total = f.load(totals + lane * 4, F32)
+                _write_head(f, block.values, totals + LINE, total, target(head), dtype)
+
+
+def state_bytes(block: Block) -> int:
+    """Bytes of the maxima and sums of a group's running softmax."""
+    return len(block.tiles) * 2 * LINE
+
+
+def result_bytes(block: Block) -> int:
+    """Bytes of a group's running softmax."""
+    return state_bytes(block) + block.group * block.values.padded_bytes
 
 
 @kernel(partial=PTR, count=I64, scale=F32, state=PTR, shrink=PTR, weights=PTR)
-def row_weights(f: Function, heads: int, block: int, scoring: Scoring) -> None:
+def _row_weights(f: Function, heads: int, block: int, scoring: Scoring) -> None:
     """Weights of rows whose partial sums `scoring.row_products` left, and the factor that earlier blocks shrink by;
     brings maxima and sums up to date."""
     old, peaks = f.load(f["state"], FLOATS), f.splat(NEGATIVE_INFINITY)
@@ -118,7 +180,7 @@ def _scaled_scores(f: Function, block: int, head: int, scoring: Scoring) -> Valu
 
 
 @kernel(values=PTR, later=PTR, weights=PTR, shrink=PTR, sums=PTR, count=I64)
-def row_values(f: Function, rows: Rows, heads: int, columns: int, block: int, ahead: int) -> None:
+def _row_values(f: Function, rows: Rows, heads: int, columns: int, block: int, ahead: int) -> None:
     """sums = sums * shrink + sum over rows of weight * value row, `columns` chunks at a time. Asks for `ahead` bytes of
     each row of the list `later`."""
     for first in range(0, rows.chunks, columns):
@@ -146,37 +208,13 @@ def row_values(f: Function, rows: Rows, heads: int, columns: int, block: int, ah
             f.store(total, place)
 
 
-def write_head(f: Function, rows: Rows, source: Value, total: Value, target: Value, dtype: str) -> None:
+def _write_head(f: Function, rows: Rows, source: Value, total: Value, target: Value, dtype: str) -> None:
     """Writes a head's weighted values, divided by the sum of its weights; zeros where nothing was seen."""
     divisor = f.broadcast(f.select(total.eq(0.0), 1.0, total), LANES)
     for chunk in range(rows.chunks):
         at, start = source + chunk * rows.vectors * LINE, chunk * rows.elements
         parts = [f.load(at + i * LINE, FLOATS) / divisor for i in range(rows.vectors)]
         store_row(f, rows.in_order(f, parts), target + start * SIZES[dtype], dtype, rows.size - start)
-
-
-def merge_states(f: Function, block: Block, state: Value, splits: int, factors: Value) -> Value:
-    """Stores the factors of the splits' results, exp of their maxima, [splits][16], of a tile whose first state is
-    `state`; gives the merged sums in 16 lanes."""
-    with f.loop(0, splits, 1, [f.splat(NEGATIVE_INFINITY)]) as peaks:
-        peaks.carry(larger(f, f.load(state + peaks.index * block.result_bytes, FLOATS), peaks.state[0]))
-    floor = f.select(peaks.results[0].eq(NEGATIVE_INFINITY), 0.0, peaks.results[0])
-    with f.loop(0, splits, 1, [f.splat(0.0)]) as sums:
-        at = state + sums.index * block.result_bytes
-        factor = decay(f, f.load(at, FLOATS) - floor)
-        f.store(factor, factors + sums.index * LINE)
-        sums.carry(f.fma(f.load(at + LINE, FLOATS), factor, sums.state[0]))
-    return sums.results[0]
-
-
-def merge_values(f: Function, block: Block, values: Value, splits: int, factors: Value, total: Value) -> None:
-    """total = sum over splits of factor * values, of one head."""
-    with f.loop(0, block.values.padded_bytes, LINE) as column:
-        with f.loop(0, splits, 1, [f.splat(0.0)]) as split:
-            part = f.load(values + split.index * block.result_bytes + column.index, FLOATS)
-            factor = f.broadcast(f.load(factors + split.index * LINE, F32), LANES)
-            split.carry(f.fma(part, factor, split.state[0]))
-        f.store(split.results[0], total + column.index)
 
 
 # ------------------------------------------------------------------------------------------------- panels of queries

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention, SelectedRows
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors, RowAttention, Unit
+from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors, RowAttention, UnitAttention
 from sscc.runtime.backends.cpu.attention.row_source import (
     Address,
     Part,
     RowSource,
     UnitRows,
     parts_of,
-    parts_of_cache,
     sources_of,
     writing_phase,
 )
@@ -44,7 +43,9 @@ def lower_decode_attention(
     Raises InputError where a row is not contiguous, or where what is read of a cache is of another dtype than the
     cache.
     """
-    parts = parts_of_cache(step, behind, meta)
+    stored = meta[step.key][0][2]
+    parts = [Part(step.key, step.value or step.key, "", 0, stored)]
+    parts += parts_of(step.segments, meta, step.sink, in_place=True) + parts_of(behind, meta, stored)
     attention = RowAttention(step, parts, meta, features)
     sides = [(step.key, step.new_key, step.k_cache), (step.value, step.new_value, step.v_cache)]
     sides = sides if step.v_cache else sides[:1]
@@ -54,15 +55,15 @@ def lower_decode_attention(
                 step=step.kind, rows=read, rows_dtype=meta[read][2], cache=cache, cache_dtype=meta[cache][2]
             )
 
-    def emit(unit: Unit) -> None:
-        f, operands = unit.f, unit.context.operands
+    def emit(group: UnitAttention) -> None:
+        f, operands, unit = group.f, group.operands, group.unit
         new, end = ring_row(unit, step)
         end = end + sum(part.count for part in parts[1:] if not part.in_place)
         first, count = visible_rows(unit, step, end)
         keys, values = zip(*sources_of(unit, parts), strict=True)
 
         def address_in(sources: Sequence[RowSource], cache: str) -> Address:
-            stride, fresh = row_bytes(operands[cache]), f.address_of(unit.at_row(cache))
+            stride, fresh = row_bytes(operands[cache]), f.address_of(unit.at(cache))
 
             def at(number: Value) -> Value:
                 row = f.min(number, f.like(first + count - 1, number))
@@ -86,7 +87,7 @@ def lower_decode_attention(
         with f.when((new >= first) & (new < first + count)):
             for _, source, cache in sides:
                 put_row(f, operands[source], (unit.slot, unit.head), operands[cache], (unit.slot, unit.head, new))
-        unit.attend(rows)
+        group.attend(rows)
 
     return attention.lowered(emit)
 
@@ -98,31 +99,34 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
     attention = RowAttention(step, parts, meta, features)
     share, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
 
-    def emit(unit: Unit) -> None:
-        f = unit.f
-        unit.begin()
-        sources = sources_of(unit, parts)
-        first = f.min(unit.split * share, attention.rows)
+    def emit(group: UnitAttention) -> None:
+        f = group.f
+        group.begin()
+        sources = sources_of(group.unit, parts)
+        first = f.min(group.unit.split * share, attention.rows)
         last = f.min(first + share, attention.rows)
         with f.loop(first, last, size) as block:
-            count = list_valid(unit, sources, block.index, f.min(block.index + size, last))
+            count = list_valid(group, sources, block.index, f.min(block.index + size, last))
             with f.when(count > 0):
-                unit.take(count, attention.scoring, unit.softmax)
+                group.take(count)
 
-    def list_valid(unit: Unit, sources: Sequence[tuple[RowSource, RowSource]], first: Value, last: Value) -> Value:
+    def list_valid(
+        group: UnitAttention, sources: Sequence[tuple[RowSource, RowSource]], first: Value, last: Value
+    ) -> Value:
         """Lists the valid ones of rows first .. last - 1, at most a block, and says how many they are."""
-        f, at, count = unit.f, unit.at, unit.f.constant(0)
-        for segment, (keys, values) in zip(step.segments, sources, strict=True):
-            begin, end = (f.min(f.max(row - keys.part.first, 0), keys.part.count) for row in (first, last))
+        f, lists, count = group.f, (group.at["keys"], group.at["values"]), group.f.constant(0)
+        for segment, sides in zip(step.segments, sources, strict=True):
+            part = sides[0].part
+            begin, end = (f.min(f.max(row - part.first, 0), part.count) for row in (first, last))
             with f.loop(begin, end, 1, [count]) as loop:
                 (listed,) = loop.state
-                valid = load_element(f, unit.context.operands[segment.valid], unit.slot, loop.index)
-                f.store(keys.row(loop.index, valid.ne(0)), at["keys"] + listed * 8)
-                f.store(values.row(loop.index, valid.ne(0)), at["values"] + listed * 8)
+                valid = load_element(f, group.operands[segment.valid], group.unit.slot, loop.index)
+                for side, entries in zip(sides, lists, strict=True):
+                    f.store(side.row(loop.index, valid.ne(0)), entries + listed * 8)
                 loop.carry(listed + f.cast("arith.extui", valid, I64))
             (count,) = loop.results
         with f.when(count > 0), f.loop(count, size) as padding:
-            for entries in (at["keys"], at["values"]):
+            for entries in lists:
                 f.store(f.load(entries + (count - 1) * 8, PTR), entries + padding.index * 8)
         return count
 
@@ -139,22 +143,21 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
     part = Part(step.k_store, step.v_store or step.k_store, step.chosen, 0, topk)
     attention = RowAttention(step, [part], meta, features, tokens)
 
-    def emit(unit: Unit) -> None:
-        f, operand = unit.f, unit.context.operands[step.chosen]
-        chosen = address(f, operand, unit.slot, unit.head * choices // attention.kv_heads, unit.token)
+    def emit(group: UnitAttention) -> None:
+        f, unit = group.f, group.unit
+        choice = unit.head * choices // attention.kv_heads
+        chosen = address(f, group.operands[step.chosen], unit.slot, choice, unit.token)
         with f.loop(0, topk, LANES, [f.constant(0)]) as loop:
             exists = f.first_lanes(topk - loop.index)
             positions = f.load_masked(chosen + loop.index * 8, exists, vector(I64, LANES))
             loop.carry(loop.state[0] + f.count((positions >= 0) & exists))
         first, count = share_of(unit, loop.results[0])  # those that are chosen stand before the first -1
-        sides_of_rows = sources_of(unit, [part], (chosen, strides[3] * SIZES["i64"]))[0]
 
         def address_in(source: RowSource) -> Address:
             return lambda number: source.row(number, number < f.like(first + count, number))
 
-        keys, values = map(address_in, sides_of_rows)
-        unit.attend(UnitRows(first, count, keys, values, ADDRESSES))
+        keys, values = map(address_in, sources_of(unit, [part], (chosen, strides[3] * SIZES["i64"]))[0])
+        group.attend(UnitRows(first, count, keys, values, ADDRESSES))
 
     attending = attention.lowered(emit)
-    writing = writing_phase(step.position, sides, meta)
-    return Lowered([writing, *attending.phases], attending.shared_bytes)
+    return Lowered([writing_phase(step.position, sides, meta), *attending.phases], attending.shared_bytes)

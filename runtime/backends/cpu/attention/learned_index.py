@@ -10,9 +10,8 @@ from __future__ import annotations
 from sscc.ir.operations import ChooseByIndex
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.attention.row_attention import GroupQueries
-from sscc.runtime.backends.cpu.attention.row_block import Block
 from sscc.runtime.backends.cpu.attention.row_source import writing_phase
+from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries
 from sscc.runtime.backends.cpu.attention.selection import (
     LOWEST_KEY,
     choice_bytes,

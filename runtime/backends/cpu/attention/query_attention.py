@@ -19,10 +19,8 @@ from sscc.runtime.backends.cpu.attention.decode_attention import lower_decode_at
 from sscc.runtime.backends.cpu.attention.landmark_scores import Ahead, LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.attention.landmarks import LandmarkRows, encode_landmark, encode_query
 from sscc.runtime.backends.cpu.attention.resident_rows import ResidentRows
-from sscc.runtime.backends.cpu.attention.row_attention import GroupQueries
-from sscc.runtime.backends.cpu.attention.row_block import Block
 from sscc.runtime.backends.cpu.attention.row_choice import CHUNK, Choice, Pair, chunks_of
-from sscc.runtime.backends.cpu.attention.scoring import Scoring
+from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
 from sscc.runtime.backends.cpu.attention.visibility import Candidates
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, tanh
 from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row

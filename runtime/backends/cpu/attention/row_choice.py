@@ -20,11 +20,15 @@ from dataclasses import replace
 
 from sscc.ir.operations import ChooseRows, FetchRows, QueryAttention
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.attention.combination import NEGATIVE_INFINITY, RowSoftmax, larger, largest_lane
+from sscc.runtime.backends.cpu.attention.combination import (
+    NEGATIVE_INFINITY,
+    RowSoftmax,
+    larger,
+    largest_lane,
+    state_bytes,
+)
 from sscc.runtime.backends.cpu.attention.landmark_scores import HEADS
-from sscc.runtime.backends.cpu.attention.row_attention import GroupQueries
-from sscc.runtime.backends.cpu.attention.row_block import Block
-from sscc.runtime.backends.cpu.attention.scoring import Scoring
+from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
 from sscc.runtime.backends.cpu.attention.selection import LOWEST_KEY, choice_bytes, choose, put_all
 from sscc.runtime.backends.cpu.attention.visibility import Candidates
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2_below, exp2_not_positive
@@ -80,7 +84,7 @@ class Choice:
             exponentials=self.group * self.head_bytes,
             peaks=self.group * self.peaks_bytes,
             totals=self.group * self.peaks_bytes,
-            ring=self.ring.states_bytes,
+            ring=state_bytes(self.ring),
         )
         self.shared_bytes = 0 if self.together else self.pairs * self.kept.nbytes + align(self.pairs * 8)
         self.scoring_bytes = max(self.group * CHUNK * 4, self.ring.scratch.nbytes)
@@ -220,7 +224,7 @@ class Pair:
             queries.list_keys(row_at)
             count = f.min(rows - loop.index, block.rows)
             for tile in range(len(block.tiles)):
-                queries.weigh(tile, count, self.choice.scoring, softmax)
+                softmax.weigh(queries, tile, count, self.choice.scoring)
 
     # -- choosing
 

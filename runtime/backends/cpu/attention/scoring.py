@@ -7,7 +7,7 @@ queries with rows that lie one after another (`panel_*`, see `panels`). Scores b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,9 +16,10 @@ from sscc.runtime.backends.cpu.attention.panels import FLOATS, QueryRows, Tiling
 from sscc.runtime.backends.cpu.attention.row_codec import Rows
 from sscc.runtime.backends.cpu.attention.row_source import addresses, prefetch
 from sscc.runtime.backends.cpu.codegen.approximations import tanh
-from sscc.runtime.backends.cpu.codegen.features import LANES
+from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import FOLDED_ROWS, LINE, UNROLLED_ROWS
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I64, PTR, Function, Value, kernel
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces
 
 
 class Scored(Protocol):
@@ -64,13 +65,100 @@ class Scoring:
 # ---------------------------------------------------------------------------------- a group's queries, rows anywhere
 
 
-def partial_bytes(block: int) -> int:
+class Block:
+    """The sizes of a group of query heads and the few rows that it takes at a time. Rows are a list of addresses, and
+    are scored for a *tile* of query heads at a time, as many as registers hold.
+
+    Args:
+        keys, values: the cached rows; without values a block is only scored.
+        group: query heads that share a KV head.
+        scattered: rows lie anywhere, so that the CPU cannot foresee which one is next: values are asked for while keys
+            are read, and the other way round.
+        ahead: of scattered rows, those of a later block are asked for instead.
+
+    Attributes:
+        rows: of a block at most, a multiple of 16. Few, so that a CPU sees keys and values as two steady streams; where
+            caches hold both, more would cost less.
+        tiles: (first, count) of the tiles of query heads, all of `tile_heads` but perhaps the last one.
+        scratch: lists of the addresses of keys and values, and of those that are asked for; packed queries; partial
+            sums of a tile's products; its weights [heads][rows] f32; factors that its sums shrink by.
+    """
+
+    def __init__(
+        self, keys: Rows, group: int, features: Features, values: Rows | None = None, scattered: bool = False,
+        ahead: bool = False,
+    ) -> None:  # fmt: skip
+        self.keys, self.values, self.group, self.scattered, self.ahead = keys, values or keys, group, scattered, ahead
+        self.wide = features.wide_registers
+        self.rows = 16 if keys.dtype == "f32" else 32
+        self.tile_heads = -(-group // -(-group // (4 if self.wide else 2)))
+        self.tiles = [(first, min(self.tile_heads, group - first)) for first in range(0, group, self.tile_heads)]
+        lists = ("keys", "values", "later_keys", "later_values")[: 4 if ahead else 2]
+        self.scratch = ScratchPieces(
+            **dict.fromkeys(lists, self.rows * 8),
+            queries=group * keys.padded_bytes,
+            partial=self.tile_heads * _partial_bytes(self.rows),
+            weights=self.tile_heads * self.rows * 4,
+            shrink=LINE,
+        )
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Meta], key: str, query: str, group: int, features: Features) -> Block:
+        """Blocks of an operand's rows that are only scored."""
+        (*_, depth), _, dtype = meta[query]
+        shape, _, stored = meta[key]
+        return cls(Rows.of(depth, shape, stored, features.bf16_dot and dtype == stored == "bf16"), group, features)
+
+
+class GroupQueries:
+    """Emits products of a group's queries with blocks of rows; memory is that of `Block.scratch`."""
+
+    def __init__(self, f: Function, block: Block, scratch: Value) -> None:
+        self.f, self.block, self.at = f, block, block.scratch.at(scratch)
+        self.later_keys, self.later_values = (self.at.get(f"later_{side}", self.at[side]) for side in ("keys", "values"))
+
+    def put(self, first: Value, stride: int, dtype: str) -> None:
+        """Brings the group's queries, `stride` bytes apart from `first` on, into the order of the keys' chunks."""
+        f, keys = self.f, self.block.keys
+        with f.loop(0, self.block.group) as head:
+            at = self.at["queries"] + head.index * keys.padded_bytes
+            for chunk in range(keys.chunks):
+                for i, part in enumerate(keys.query_chunk(f, first + head.index * stride, dtype, chunk)):
+                    f.store(part, at + (chunk * keys.vectors + i) * LINE)
+
+    def list_keys(self, row: Callable[[Value], Value]) -> None:
+        """Lists a block of keys: `row` gives the address of an entry's row."""
+        with self.f.loop(0, self.block.rows) as entry:
+            self.f.store(row(entry.index), self.at["keys"] + entry.index * 8)
+
+    def multiply(self, tile: int, count: Value) -> None:
+        """Products of a tile of queries with the first `count` listed keys; asks for values meanwhile."""
+        f, block, (first, heads) = self.f, self.block, self.block.tiles[tile]
+        ahead = block.values.nbytes if block.scattered and tile == 0 else 0
+        products = _row_products(f, block.keys, heads, min(heads, 4 if block.wide else 1), block.rows, ahead)
+        queries = self.at["queries"] + first * block.keys.padded_bytes
+        products(self.at["keys"], self.later_values, queries, count, self.at["partial"])
+
+    def score(self, keys: Value, stride: int, count: Value, scale: float, out: Value, out_bytes: int) -> None:
+        """Writes scaled products of the queries with `count` keys, `stride` bytes apart: [group][out_bytes] f32, up to
+        whole vectors of 16, where what is beyond `count` may be anything."""
+        f, at, block, start = self.f, self.at, self.block, self.f.address_of(keys)
+        with f.loop(0, count, block.rows) as loop:
+            self.list_keys(lambda entry: f.min(loop.index + entry, count - 1) * stride + start)
+            number = f.min(count - loop.index, block.rows)
+            for tile, (first, heads) in enumerate(block.tiles):
+                self.multiply(tile, number)
+                put = _row_logits(f, heads, block.rows, out_bytes)
+                put(at["partial"], number, f.constant(scale, F32), out + loop.index * 4 + first * out_bytes)
+
+
+def _partial_bytes(block: int) -> int:
     """Bytes of the partial sums of a head's products with a block of rows."""
     return block // FOLDED_ROWS * LINE
 
 
 @kernel(keys=PTR, later=PTR, queries=PTR, count=I64, partial=PTR)
-def row_products(f: Function, keys: Rows, heads: int, together: int, block: int, ahead: int) -> None:
+def _row_products(f: Function, keys: Rows, heads: int, together: int, block: int, ahead: int) -> None:
     """Partial sums of the products of `heads` queries with the first `count` of a list of keys: [heads][block / 4][16]
     f32. Four rows at a time, for `together` queries; the lanes of a product are folded to four sums. Asks for `ahead`
     bytes of each row of the list `later`."""
@@ -85,7 +173,7 @@ def row_products(f: Function, keys: Rows, heads: int, together: int, block: int,
             for i, head in enumerate(some):
                 folded = _fold_rows(f, sums[i * FOLDED_ROWS : (i + 1) * FOLDED_ROWS])
                 folded = folded if scales is None else folded * scales
-                f.store(folded, f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * partial_bytes(block))
+                f.store(folded, f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * _partial_bytes(block))
 
 
 def _products(f: Function, keys: Rows, rows: Sequence[Value], queries: Sequence[Value]) -> list[Value]:
@@ -136,7 +224,7 @@ def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
 
 def row_sums(f: Function, head: int, first: Value, block: int) -> Value:
     """The products of a head with 16 rows from `first` on, of the `partial` sums that `row_products` left."""
-    partial = f["partial"] + first * (LINE // FOLDED_ROWS) + head * partial_bytes(block)
+    partial = f["partial"] + first * (LINE // FOLDED_ROWS) + head * _partial_bytes(block)
     rows = [f.load(partial + i * LINE, FLOATS) for i in range(4)]
     low = [*range(8), *range(LANES, LANES + 8)]
     pairs = [f.shuffle(a, b, low) + f.shuffle(a, b, [i + 8 for i in low]) for a, b in (rows[:2], rows[2:])]
@@ -145,7 +233,7 @@ def row_sums(f: Function, head: int, first: Value, block: int) -> Value:
 
 
 @kernel(partial=PTR, count=I64, scale=F32, out=PTR)
-def row_logits(f: Function, heads: int, block: int, out_bytes: int) -> None:
+def _row_logits(f: Function, heads: int, block: int, out_bytes: int) -> None:
     """Scaled products, [heads][out_bytes] f32; of a last vector all 16 are written."""
     scale = f.broadcast(f["scale"], LANES)
     for head in range(heads):

@@ -7,11 +7,11 @@ sees positions up to its own, within a window where there is one; kernels hide t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sscc.ir.geometry import Span
 from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, Tiling
+from sscc.runtime.backends.cpu.attention.row_source import Unit
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.figures import GRAIN, LINE, SLICES
 from sscc.runtime.backends.cpu.codegen.indices import report_index
@@ -19,15 +19,12 @@ from sscc.runtime.backends.cpu.codegen.mlir import I32, I64, PTR, Function, Valu
 from sscc.runtime.backends.cpu.codegen.phases import Context
 from sscc.runtime.backends.cpu.codegen.row_copies import load_element
 
-if TYPE_CHECKING:
-    from sscc.runtime.backends.cpu.attention.row_attention import Unit
-
 EVERY_POSITION = Span()
 
 
 def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
     """Return the row of the cache that the step writes, and where those end that it reads: behind the ring."""
-    f, operands = unit.f, unit.context.operands
+    f, operands = unit.context.f, unit.context.operands
     position = load_element(f, operands[step.position], unit.slot)
     most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
     base = most
@@ -39,7 +36,7 @@ def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
 
 def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
     """Return the unit's first row and number of rows, of those before `end` that its slot sees."""
-    f, operands = unit.f, unit.context.operands
+    f, operands = unit.context.f, unit.context.operands
     position = load_element(f, operands[step.position], unit.slot)
     active = load_element(f, operands[step.active], unit.slot).ne(0)
     report_index(f, active & (position < 0))
@@ -51,8 +48,8 @@ def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, 
 
 def share_of(unit: Unit, total: Value) -> tuple[Value, Value]:
     """Return the first row and the number of rows of the unit's split of `total`."""
-    f = unit.f
-    share = f.ceildiv(f.ceildiv(total, unit.attention.splits), LANES) * LANES
+    f = unit.context.f
+    share = f.ceildiv(f.ceildiv(total, unit.splits), LANES) * LANES
     first = f.min(unit.split * share, total)
     return first, f.min(share, total - first)
 

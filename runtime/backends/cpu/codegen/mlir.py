@@ -481,6 +481,11 @@ class Function:
         align = f" {{alignment = {_align(value.type)} : i64}}" if lanes_of(value.type) else ""
         self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
 
+    def fill(self, pointer: Value, nbytes: Value | int, value: float = 0.0) -> None:
+        """Stores an f32 to whole lines of 64 bytes, the first `nbytes` and up to the end of a line."""
+        with self.loop(0, nbytes, 64) as line:
+            self.store(self.splat(value), pointer + line.index)
+
     def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
         """Loads the lanes of the mask, and zeros in the others, whose memory is not touched."""
         value, zero = self.fresh(type), self.constant(0, type)
