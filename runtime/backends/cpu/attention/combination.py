@@ -80,7 +80,7 @@ class RowSoftmax:
         f, at, block = self.f, queries.at, self.block
         queries.multiply(tile, count)
         weights = _row_weights(f, block.tiles[tile][1], block.rows, scoring)
-        weights(at["partial"], count, f.constant(scoring.left, F32), self.state(tile), at["shrink"], at["weights"])
+        weights(at["partial"], count, scoring.left, self.state(tile), at["shrink"], at["weights"])
 
     def take(
         self, queries: GroupQueries, count: Value, scoring: Scoring, then: Callable[[], None] = lambda: None

@@ -16,8 +16,7 @@ from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkS
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.attention.decode_attention import lower_decode_attention
-from sscc.runtime.backends.cpu.attention.landmark_scores import Ahead, LandmarkSource, score_rows, staging_bytes
-from sscc.runtime.backends.cpu.attention.landmarks import LandmarkRows, encode_landmark, encode_query
+from sscc.runtime.backends.cpu.attention.landmarks import LandmarkRows, encode_landmark, encode_query, score_rows
 from sscc.runtime.backends.cpu.attention.resident_rows import ResidentRows
 from sscc.runtime.backends.cpu.attention.row_choice import CHUNK, Choice, Pair, chunks_of
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
@@ -78,7 +77,7 @@ class _Scorer:
             logits=logits,
             queries=self.group * self.rows.query_bytes,
             query=self.rows.query_scratch_bytes,
-            staging=staging_bytes(self.rows),
+            staging=self.rows.staging_bytes,
         )
 
     def put_queries(self, context: Context, slot: Value, kv_head: Value, at: dict[str, Value]) -> None:
@@ -90,11 +89,11 @@ class _Scorer:
             return
         with f.loop(0, self.group) as head:
             here, target = first + head.index * stride, at["queries"] + head.index * self.rows.query_bytes
-            encode_query(f, self.rows, here, query.dtype, self.scale, at["query"], target)
+            encode_query(f, self.rows, query.dtype)(here, self.scale, at["query"], target)
 
     def score(
         self, context: Context, slot: Value, kv_head: Value, first: Value, count: Value, at: dict[str, Value],
-        ahead: Ahead | None = None,
+        ahead: tuple[Value, int] | None = None,
     ) -> None:  # fmt: skip
         """Logits of the rows first .. first + count - 1 by the queries that `put_queries` left: [group][CHUNK]."""
         f, codes, logits = context.f, context.operands[self.step.codes], at["logits"]
@@ -102,11 +101,11 @@ class _Scorer:
             queries, keys = GroupQueries(f, self.keys, at["keys"]), address(f, codes, slot, kv_head, first)
             queries.score(keys, row_bytes(codes), count, self.scale, logits, CHUNK * 4)
         else:
-            scales = context.operands[self.step.scales]
-            places = (address(f, operand, slot, kv_head) for operand in (codes, scales))
-            source = LandmarkSource(next(places), row_bytes(codes), next(places), row_bytes(scales)).from_row(first)
-            staging, queries_at = at["staging"], at["queries"]
-            score_rows(f, self.rows, source, count, queries_at, self.group, staging, logits, CHUNK * 4, ahead)
+            scales, place, encoded = context.operands[self.step.scales], (slot, kv_head, first), at["queries"]
+            staging = at["staging"]
+            score_rows(
+                f, self.rows, codes, scales, place, count, encoded, self.group, staging, logits, CHUNK * 4, ahead
+            )
         if self.capped:
             for head in range(self.group):
                 with f.loop(0, count, LANES) as place:
@@ -261,7 +260,7 @@ def _attention(step: QueryAttention, operands: dict[str, Meta], features: Featur
     return lower_decode_attention(inner, operands, features, behind)
 
 
-def _stream(pair: Pair, part: Value, chunk: Value) -> Ahead | None:
+def _stream(pair: Pair, part: Value, chunk: Value) -> tuple[Value, int] | None:
     """The prefetch while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or of a large one
     its beginning."""
     choice, stream = pair.choice, pair.context.stream
@@ -270,7 +269,7 @@ def _stream(pair: Pair, part: Value, chunk: Value) -> Ahead | None:
     share, rounds = stream.nbytes // (choice.pairs * choice.slices), CHUNK // (2 * LANES)
     lines = min(-(-share // (-(-choice.chunks // choice.slices) * rounds * LINE)), STREAMED_LINES)
     place = chunk - pair.first_chunk(part)
-    return Ahead(stream.pointer + (pair.first_slice + part) * share + place * (rounds * lines * LINE), lines)
+    return stream.pointer + (pair.first_slice + part) * share + place * (rounds * lines * LINE), lines
 
 
 def _new_row(pair: Pair, step: QueryAttention) -> tuple[Value, Value]:
@@ -295,4 +294,4 @@ def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer, ring_row: Valu
     if not scorer.keys:
         codes, scale = (pair.operand(name, position) for name in (step.codes, step.scales))
         key = operands[step.new_key]
-        encode_landmark(f, address(f, key, *place), key.dtype, codes, scale, key.shape[3], step.bits)
+        encode_landmark(f, key.dtype, key.shape[3], step.bits)(address(f, key, *place), codes, scale)

@@ -27,7 +27,7 @@ from sscc.runtime.backends.cpu.attention.combination import (
     largest_lane,
     state_bytes,
 )
-from sscc.runtime.backends.cpu.attention.landmark_scores import HEADS
+from sscc.runtime.backends.cpu.attention.landmarks import HEADS
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
 from sscc.runtime.backends.cpu.attention.selection import LOWEST_KEY, choice_bytes, choose, put_all
 from sscc.runtime.backends.cpu.attention.visibility import Candidates

@@ -115,7 +115,8 @@ class GroupQueries:
 
     def __init__(self, f: Function, block: Block, scratch: Value) -> None:
         self.f, self.block, self.at = f, block, block.scratch.at(scratch)
-        self.later_keys, self.later_values = (self.at.get(f"later_{side}", self.at[side]) for side in ("keys", "values"))
+        self.later_keys = self.at.get("later_keys", self.at["keys"])
+        self.later_values = self.at.get("later_values", self.at["values"])
 
     def put(self, first: Value, stride: int, dtype: str) -> None:
         """Brings the group's queries, `stride` bytes apart from `first` on, into the order of the keys' chunks."""
@@ -149,7 +150,7 @@ class GroupQueries:
             for tile, (first, heads) in enumerate(block.tiles):
                 self.multiply(tile, number)
                 put = _row_logits(f, heads, block.rows, out_bytes)
-                put(at["partial"], number, f.constant(scale, F32), out + loop.index * 4 + first * out_bytes)
+                put(at["partial"], number, scale, out + loop.index * 4 + first * out_bytes)
 
 
 def _partial_bytes(block: int) -> int:

@@ -511,7 +511,7 @@ class Function:
 
     # -- calls
 
-    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+    def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
         """A call of a function of the module."""
         operands = [
             a if isinstance(a, Value) else self.constant(a, type)
