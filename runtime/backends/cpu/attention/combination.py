@@ -43,7 +43,7 @@ def largest_lane(f: Function, value: Value) -> Value:
 
 
 class RowSoftmax:
-    """The running softmax of a group's queries, in memory (`state_bytes` and values, from `pointer` on): for each tile
+    """The running softmax of a group's queries, in memory (`Block.result_bytes` from `pointer` on): for each tile
     of heads the maxima and the sums in 16 lanes, then each head's weighted values in chunks."""
 
     def __init__(self, f: Function, block: Block, pointer: Value) -> None:
@@ -55,7 +55,7 @@ class RowSoftmax:
 
     def values(self, head: int | Value) -> Value:
         """[values.padded_bytes / 4] f32: weighted values of a head."""
-        return self.pointer + state_bytes(self.block) + head * self.block.values.padded_bytes
+        return self.pointer + self.block.state_bytes + head * self.block.values.padded_bytes
 
     def clear(self, *, values: bool = True) -> None:
         """No rows yet."""
@@ -110,7 +110,7 @@ class RowSoftmax:
     def merge(self, splits: int, scratch: Value, target: Callable[[Value], Value], dtype: str) -> None:
         """Writes the results of all splits, of which this is the first one: weighted by exp of their maxima, in order.
         Scratch is `splits` + 1 lines and a head's values."""
-        f, block, step = self.f, self.block, result_bytes(self.block)
+        f, block, step = self.f, self.block, self.block.result_bytes
         totals = scratch + splits * LINE
         for tile, (first, count) in enumerate(block.tiles):
             state = self.state(tile)
@@ -133,16 +133,6 @@ class RowSoftmax:
                     f.store(split.results[0], totals + LINE + column.index)
                 total = f.load(totals + lane * 4, F32)
                 _write_head(f, block.values, totals + LINE, total, target(head), dtype)
-
-
-def state_bytes(block: Block) -> int:
-    """Bytes of the maxima and sums of a group's running softmax."""
-    return len(block.tiles) * 2 * LINE
-
-
-def result_bytes(block: Block) -> int:
-    """Bytes of a group's running softmax."""
-    return state_bytes(block) + block.group * block.values.padded_bytes
 
 
 @kernel(partial=PTR, count=I64, scale=F32, state=PTR, shrink=PTR, weights=PTR)

@@ -52,7 +52,7 @@ class _Latent(Causal):
         stored = operands[step.latent_scratch][2]
         latent = query_type if stored == "i8" else stored
         types = (query_type, latent, operands[step.k_up][2], operands[step.v_up][2])
-        tiles = Tiling.of(features, types, gcd(depth, self.rank), matrix=True)
+        tiles = Tiling(features, types, gcd(depth, self.rank), matrix=True)
         names = (step.query, step.latent_scratch, step.latent_scratch, step.out)
         super().__init__(step, operands, names, heads, tiles, Scoring(step.scale), LARGEST_LATENT_BLOCK)
         self.latent, self.scoring_of_rows = step, Scoring(1.0)

@@ -51,7 +51,7 @@ def _scores_of(f: Function, key: Value, stride: Value, words: int, scores: Value
         _multiply(f, [keys, keys + stride * LANES], stride, f["query"] + word.index * row_bytes, row_bytes)
     for half in _HALVES:
         for part in _HALVES:
-            f.store_tile(_sum(half, part), scores + (half * LANES * row_bytes + part * LINE), LANES, row_bytes)
+            f.store_tile(2 * half + part, scores + (half * LANES * row_bytes + part * LINE), LANES, row_bytes)
 
 
 def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_bytes: int) -> None:
@@ -61,11 +61,7 @@ def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_b
     for half, rows in enumerate(left):
         f.load_tile(_LEFT + half, rows, LANES, stride=stride)
         for part in _HALVES:
-            f.dot_tiles(_sum(half, part), _LEFT + half, _RIGHT + part)
-
-
-def _sum(half: int, part: int) -> int:
-    return 2 * half + part
+            f.dot_tiles(2 * half + part, _LEFT + half, _RIGHT + part)
 
 
 def matrix_sums(f: Function, columns: int, row_bytes: int) -> None:
@@ -86,7 +82,7 @@ def matrix_sums(f: Function, columns: int, row_bytes: int) -> None:
 def _sums_of(f: Function, first: Value, halves: int, row_bytes: int) -> None:
     """Add to the sums of 16 columns from `first` on, or of twice as many."""
     places = [
-        (_sum(half, part), f["sums"] + (first + half * LANES) * row_bytes + part * LINE)
+        (2 * half + part, f["sums"] + (first + half * LANES) * row_bytes + part * LINE)
         for half in range(halves)
         for part in _HALVES
     ]

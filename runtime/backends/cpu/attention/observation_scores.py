@@ -13,13 +13,13 @@ from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.attention.combination import LOWEST_PEAK, larger, panel_softmax
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, QueryRows, Tiling
 from sscc.runtime.backends.cpu.attention.scoring import Scoring, score_panel
-from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, holds, panel_mask, slice_range, slices_of
+from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, panel_mask, prompt_slices, slices_of
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.codegen.encoded_rows import plain_rows
 from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.figures import LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, Function, Value
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, address, check_rows
 
 
@@ -44,8 +44,8 @@ class _Scorer:
     def __init__(self, step: ObservationScores, operands: dict[str, Meta], features: Features) -> None:
         (_, heads, self.window, depth), _, query_type = operands[step.observed]
         (_, self.kv_heads, self.limit, _), _, key_type = operands[step.key]
-        self.step, self.scoring, self.group = step, Scoring.of(step), heads // self.kv_heads
-        self.tiles = tiles = Tiling.of(features, (query_type, key_type), depth)
+        self.step, self.scoring, self.group = step, Scoring(step.scale, step.softcap), heads // self.kv_heads
+        self.tiles = tiles = Tiling(features, (query_type, key_type), depth)
         self.rows = QueryRows(tiles, depth, self.group * self.window)
         self.slices = slices_of(self.limit)
         self.units = self.kv_heads * self.slices
@@ -62,11 +62,10 @@ class _Scorer:
         """Writes scores [0, length) of the units' slices."""
         f, length = context.f, context.scalars[self.step.length]
         end = length - f.min(length, min(self.window, self.step.recent))  # positions from there on score zero by rule
-        with f.when(holds(length, self.limit)), units(context, self.kv_heads, self.slices) as (head, part):
+        with prompt_slices(context, self.kv_heads, self.limit, length, end) as (head, part, first, last):
             scores = address(f, context.operands[self.step.scores], head)
             with f.when(part.eq(0)), f.loop(end, length) as place:
                 f.store(f.constant(0.0, F32), scores + place.index * 4)
-            first, last = slice_range(f, part, self.slices, end)
             with f.when(first < last):
                 piece = _Slice(self, context, head, last)
                 piece.pack_queries()
@@ -77,13 +76,11 @@ class _Scorer:
     def emit_partial_sums(self, context: Context) -> None:
         """Writes the peak and the total of every packed row over the units' slices of keys, to shared scratch."""
         f, length, row_bytes = context.f, context.scalars[self.step.length], self.rows.row_bytes
-        with f.when(holds(length, self.limit)), units(context, self.kv_heads, self.slices) as (head, part):
-            first, last = slice_range(f, part, self.slices, length)
+        with prompt_slices(context, self.kv_heads, self.limit, length, length) as (head, part, first, last):
             peaks = context.shared + (head * self.slices + part) * (2 * row_bytes)
             totals = peaks + row_bytes
-            with f.loop(0, row_bytes, LINE) as place:
-                f.store(f.splat(LOWEST_PEAK), peaks + place.index)
-                f.store(f.splat(0.0), totals + place.index)
+            f.fill(peaks, row_bytes, LOWEST_PEAK)
+            f.fill(totals, row_bytes)
             with f.when(first < last):
                 piece = _Slice(self, context, head, last)
                 piece.pack_queries()
@@ -147,8 +144,7 @@ class _Slice:
         """Writes the scores of a block of positions."""
         f = self.f
         key, count = self._keys(first)
-        with f.loop(0, count) as row:
-            f.store(f.splat(0.0), self.at["votes"] + row.index * LINE)
+        f.fill(self.at["votes"], count * LINE)
         with f.loop(0, self.s.rows.panels) as panel:
             self._products(panel.index, key, count)
             self._vote(first, count, panel.index * self.tiles.row_bytes)
@@ -208,18 +204,16 @@ def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Low
     """
     check_rows(step, operands)
     kv_heads, limit = operands[step.scores][0]
-    slices = slices_of(limit)
 
     def pool(context: Context) -> None:
         f, length = context.f, context.scalars[step.length]
-        with f.when(holds(length, limit)), units(context, kv_heads, slices) as (head, part):
-            first, last = slice_range(f, part, slices, length)
+        with prompt_slices(context, kv_heads, limit, length, length) as (head, _, first, last):
             scores, pooled = (address(f, context.operands[name], head) for name in (step.scores, step.pooled))
             with f.loop(first, last, 16) as place:
                 values = _pooled(f, scores, place.index, length, step)
                 f.store_masked(values, pooled + place.index * 4, f.first_lanes(last - place.index))
 
-    return Lowered((Phase(kv_heads * slices, pool),))
+    return Lowered((Phase(kv_heads * slices_of(limit), pool),))
 
 
 def _pooled(f: Function, scores: Value, place: Value, length: Value, step: Pool) -> Value:

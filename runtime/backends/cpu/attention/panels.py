@@ -14,7 +14,6 @@ A *word* is what one multiplication takes of a row: an f32, or a pair of bf16 wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.figures import LINE
@@ -24,50 +23,30 @@ from sscc.runtime.backends.cpu.codegen.row_copies import copy_row, transpose
 FLOATS, PLACES = vector(F32, 16), vector(I32, 16)
 
 
-@dataclass(frozen=True)
 class Tiling:
-    """Sizes of register tiles.
+    """Sizes of register tiles for the CPU.
+
+    Args:
+        dtypes: of queries, keys and values.
+        matrix: whether products may be those of tile registers.
 
     Attributes:
-        pairs: products of pairs of bf16 (queries, keys and values are bf16), else of f32.
-        keys: keys, or columns of values, of a register tile; even.
-        vectors: vectors of query rows of a register tile.
-        matrix: products by tile registers (`matrix_attention`), which take pairs.
+        pairs: products of pairs of bf16, where all of `dtypes` are bf16 and `depth` is even; else of f32.
+        matrix: products by tile registers (`matrix_attention`), where `depth` fills their rows.
+        numbers: the dtype of what products are made of.
+        keys, vectors: keys, or columns of values, and vectors of query rows of a register tile; keys are even.
+        panel, row_bytes: query rows of a panel, and bytes of one word, score or sum of each of them.
         block: keys whose scores are made before they are used; a multiple of `keys`.
     """
 
-    pairs: bool
-    keys: int
-    vectors: int
-    matrix: bool = False
-    block: int = 64
-
-    @classmethod
-    def of(cls, features: Features, dtypes: Sequence[str], depth: int, *, matrix: bool = False) -> Tiling:
-        """Return the tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even; with `matrix`
-        tile registers where the CPU has them and `depth` fills their rows."""
-        pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
-        if matrix and pairs and features.bf16_tiles and depth % (TILE_ROW // 2) == 0:
-            return cls(pairs, keys=32, vectors=2, matrix=True)
-        return cls(pairs, keys=8, vectors=3) if pairs or features.wide_registers else cls(pairs, keys=4, vectors=1)
-
-    @property
-    def panel(self) -> int:
-        return 16 * self.vectors
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one word, score or sum of every row of a panel."""
-        return LINE * self.vectors
-
-    @property
-    def numbers(self) -> str:
-        """The dtype of what products are made of."""
-        return "bf16" if self.pairs else "f32"
-
-    @property
-    def tag(self) -> str:
-        return f"{'tiles' if self.matrix else self.numbers}_{self.keys}x{self.vectors}"
+    def __init__(self, features: Features, dtypes: Sequence[str], depth: int, *, matrix: bool = False) -> None:
+        self.pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
+        self.matrix = matrix and self.pairs and features.bf16_tiles and depth % (TILE_ROW // 2) == 0
+        wide = self.pairs or features.wide_registers
+        self.keys, self.vectors = (32, 2) if self.matrix else (8, 3) if wide else (4, 1)
+        self.panel, self.row_bytes, self.block = 16 * self.vectors, LINE * self.vectors, 64
+        self.numbers = "bf16" if self.pairs else "f32"
+        self.tag = f"{'tiles' if self.matrix else self.numbers}_{self.keys}x{self.vectors}"
 
     def words(self, depth: int) -> int:
         return depth // 2 if self.pairs else depth

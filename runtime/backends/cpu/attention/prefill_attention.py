@@ -129,9 +129,9 @@ class Causal:
         (_, kv_heads, _, _), _, key_type = operands[key]
         query_type, value_type = operands[step.query][2], operands[value][2]
         numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
-        tiles = Tiling.of(features, (query_type, *numbers), operands[step.query][0][3], matrix=True)
+        tiles = Tiling(features, (query_type, *numbers), operands[step.query][0][3], matrix=True)
         return cls(
-            step, operands, (step.query, key, value, step.out), kv_heads, tiles, Scoring.of(step),
+            step, operands, (step.query, key, value, step.out), kv_heads, tiles, Scoring(step.scale, step.softcap),
             window=Span(step.window, step.window_stride or 1), sinks=step.sink_logits,
         )  # fmt: skip
 
@@ -265,8 +265,7 @@ class QueryBlock:
         with f.loop(0, self.panels * a.tiles.vectors) as group:
             f.store(f.splat(LOWEST_PEAK), self.at["peak"] + group.index * LINE)
             f.store(f.splat(0.0), self.at["total"] + group.index * LINE)
-        with f.loop(0, self.panels * a.panel_sums, LINE) as place:
-            f.store(f.splat(0.0), self.at["sums"] + place.index)
+        f.fill(self.at["sums"], self.panels * a.panel_sums)
         if a.sinks is None:
             return
         # Learned sinks have no keys. Peaks are products that scores are `left` times of.

@@ -60,7 +60,7 @@ class _Scorer:
         self, step: LandmarkScores | QueryAttention, operands: dict[str, Meta], group: int, features: Features,
         unit: float,
     ) -> None:  # fmt: skip
-        self.step, self.group, scoring = step, group, Scoring.of(step)
+        self.step, self.group, scoring = step, group, Scoring(step.scale, step.softcap)
         self.capped = scoring.softcap is not None
         self.left = scoring.left * unit
         self.scale = scoring.inner if self.capped else self.left

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention
-from sscc.runtime.backends.cpu.attention.combination import RowSoftmax, result_bytes
+from sscc.runtime.backends.cpu.attention.combination import RowSoftmax
 from sscc.runtime.backends.cpu.attention.row_codec import Rows
 from sscc.runtime.backends.cpu.attention.row_source import Part, Unit, UnitRows
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
@@ -60,7 +60,7 @@ class RowAttention:
                     raise NativeAttentionErrors.SEGMENT_DTYPES(
                         step=step.kind, first=first, first_dtype=meta[first][2], other=name, other_dtype=meta[name][2]
                     )
-        self.step, self.tokens, self.scoring = step, tokens, Scoring.of(step)
+        self.step, self.tokens, self.scoring = step, tokens, Scoring(step.scale, step.softcap)
         (slots, heads, _, depth), _, query = meta[step.query]
         width = meta[step.out][0][3]
         (_, self.kv_heads, _, _), _, cache = meta[parts[0].key]
@@ -81,7 +81,7 @@ class RowAttention:
     def lowered(self, emit: Callable[[UnitAttention], None]) -> Lowered:
         """The phase of units whose attention `emit` emits, and where there are splits, the one that merges them."""
         block, splits, pairs = self.block, self.splits, self.pairs
-        own, result = block.scratch.nbytes, result_bytes(block)
+        own, result = block.scratch.nbytes, block.result_bytes
         private = own + self.zeros_bytes + LINE + (result if splits == 1 else 0)
 
         def head_of(unit: Unit) -> Callable[[Value], Value]:

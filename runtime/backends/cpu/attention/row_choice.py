@@ -25,7 +25,6 @@ from sscc.runtime.backends.cpu.attention.combination import (
     RowSoftmax,
     larger,
     largest_lane,
-    state_bytes,
 )
 from sscc.runtime.backends.cpu.attention.landmarks import HEADS
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
@@ -74,7 +73,7 @@ class Choice:
         self.slots, self.kv_heads = meta[step.query][0][0], meta[step.key][0][1]
         self.step, self.rows, self.topk, self.sink = step, rows, topk, step.sink
         self.ring = Block.of(meta, step.key, step.query, meta[step.query][0][1] // self.kv_heads, features)
-        self.group, self.scoring = self.ring.group, Scoring.of(step)
+        self.group, self.scoring = self.ring.group, Scoring(step.scale, step.softcap)
         self.ranks = not isinstance(step, ChooseRows) and step.fetch > 0
         self.chunks, self.pairs = chunks_of(rows, step.sink), self.slots * self.kv_heads
         self.slices = max(1, min(-(-ATTENTION_UNITS // self.pairs), self.chunks))
@@ -84,7 +83,7 @@ class Choice:
             exponentials=self.group * self.head_bytes,
             peaks=self.group * self.peaks_bytes,
             totals=self.group * self.peaks_bytes,
-            ring=state_bytes(self.ring),
+            ring=self.ring.state_bytes,
         )
         self.shared_bytes = 0 if self.together else self.pairs * self.kept.nbytes + align(self.pairs * 8)
         self.scoring_bytes = max(self.group * CHUNK * 4, self.ring.scratch.nbytes)
@@ -131,7 +130,15 @@ class Choice:
 
 
 class Pair:
-    """A slot and KV head under construction. In its context, private scratch begins behind what is kept there."""
+    """A slot and KV head under construction. In its context, private scratch begins behind what is kept there.
+
+    Attributes:
+        first_slice: the number of its first slice among all units that score.
+        alone: True if that is among the units of the call (i1): of a call with the last slice, all are.
+        chosen: where it stands whether who has scored the pair has chosen for it.
+        chooses: True if there are more candidates than it may choose (i1); otherwise it chooses all, unseen, unless
+            rows are resident.
+    """
 
     def __init__(self, choice: Choice, context: Context, number: Value) -> None:
         self.f, self.choice, self.number, nbytes = context.f, choice, number, choice.kept.nbytes
@@ -139,27 +146,10 @@ class Pair:
         self.at = choice.kept.at(context.private if choice.together else context.shared + number * nbytes)
         self.slot, self.kv_head = number // choice.kv_heads, number % choice.kv_heads
         self.seen = Candidates.of(context, choice.step, self.slot, choice.rows)
-
-    @property
-    def first_slice(self) -> Value:
-        """The number of its first slice among all units that score."""
-        return self.number * self.choice.slices
-
-    @property
-    def alone(self) -> Value:
-        """True if the first slice is among the units of the call (i1): of a call with the last one, all are."""
-        return self.first_slice >= self.context.begin
-
-    @property
-    def chosen(self) -> Value:
-        """Where it stands whether who has scored the pair has chosen for it."""
-        return self.context.shared + (self.choice.pairs * self.choice.kept.nbytes + self.number * 8)
-
-    @property
-    def chooses(self) -> Value:
-        """True if there are more candidates than it may choose (i1); otherwise it chooses all, unseen, unless rows are
-        resident."""
-        return self.seen.candidates > (0 if self.choice.ranks else self.choice.topk)
+        self.first_slice = number * choice.slices
+        self.alone = self.first_slice >= context.begin
+        self.chosen = context.shared + (choice.pairs * nbytes + number * 8)
+        self.chooses = self.seen.candidates > (0 if choice.ranks else choice.topk)
 
     def operand(self, name: str, *indices: Value | int) -> Value:
         """An element of an operand, of the slot and KV head."""

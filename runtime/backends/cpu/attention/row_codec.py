@@ -60,7 +60,7 @@ class Rows:
         if self.dtype == "i8":
             codes = f.cast("arith.extsi", _load(f, at, vector(I8, LANES), left), I32)
             numbers = f.cast("arith.sitofp", codes, F32)
-            return [numbers if self.encoded else numbers * f.broadcast(self._scale_of(f, row, chunk), LANES)]
+            return [numbers if self.encoded else numbers * f.broadcast(self.scale(f, row, chunk), LANES)]
         if left >= 2 * LANES or left % 2 == 0:
             bits = _load(f, at, vector(I32, LANES), left // 2)
         else:
@@ -69,11 +69,8 @@ class Rows:
             return [f.bitcast(bits, vector(BF16, 2 * LANES))]
         return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
 
-    def scale(self, f: Function, row: Value) -> Value:
-        """The scale of a row that stands for its codes, f32. It may lie at any byte."""
-        return self._scale_of(f, row, 0)
-
-    def _scale_of(self, f: Function, row: Value, chunk: int | Value) -> Value:
+    def scale(self, f: Function, row: Value, chunk: int | Value = 0) -> Value:
+        """The scale of a chunk of 8-bit codes, f32. It may lie at any byte."""
         group = chunk // (INT8.group // LANES)
         return f.bitcast(f.load(row + self.numbers + group * INT8.scale_bytes, vector(I8, INT8.scale_bytes)), F32)
 

@@ -8,8 +8,6 @@ queries with rows that lie one after another (`panel_*`, see `panels`). Scores b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from sscc.runtime.backends.cpu.attention.matrix_attention import matrix_scores
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, QueryRows, Tiling
@@ -22,40 +20,21 @@ from sscc.runtime.backends.cpu.codegen.mlir import F32, I64, PTR, Function, Valu
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces
 
 
-class Scored(Protocol):
-    """A step that scores products."""
-
-    @property
-    def scale(self) -> float: ...
-    @property
-    def softcap(self) -> float | None: ...
-
-
-@dataclass(frozen=True)
 class Scoring:
-    """A score is `left` times the bounded product of a query and a key; `softcap` is what caps scores, if anything."""
+    """A score is `left` times the bounded product of a query and a key.
 
-    scale: float
-    softcap: float | None = None
+    Args:
+        softcap: what caps scores; None where nothing does, and bounding leaves a product alone.
 
-    @classmethod
-    def of(cls, step: Scored) -> Scoring:
-        return cls(step.scale, step.softcap)
+    Attributes:
+        inner: the factor of a product before it is bounded.
+        tag: in the names of kernels that bound products.
+    """
 
-    @property
-    def inner(self) -> float:
-        """The factor of a product before it is bounded."""
-        return self.scale if self.softcap is None else self.scale / self.softcap
-
-    @property
-    def left(self) -> float:
-        """The factor of a bounded product. Where nothing caps scores, bounding leaves a product alone."""
-        return self.scale if self.softcap is None else self.softcap
-
-    @property
-    def tag(self) -> str:
-        """In the names of kernels that bound products."""
-        return "" if self.softcap is None else f"capped_{self.inner.hex()}"
+    def __init__(self, scale: float, softcap: float | None = None) -> None:
+        self.softcap = softcap
+        self.inner, self.left = (scale, scale) if softcap is None else (scale / softcap, softcap)
+        self.tag = "" if softcap is None else f"capped_{self.inner.hex()}"
 
     def bounded(self, f: Function, products: Value) -> Value:
         """Lanes of products, bounded."""
@@ -82,6 +61,7 @@ class Block:
         tiles: (first, count) of the tiles of query heads, all of `tile_heads` but perhaps the last one.
         scratch: lists of the addresses of keys and values, and of those that are asked for; packed queries; partial
             sums of a tile's products; its weights [heads][rows] f32; factors that its sums shrink by.
+        state_bytes, result_bytes: of the maxima and sums of a running softmax, and with the weighted values.
     """
 
     def __init__(
@@ -101,6 +81,8 @@ class Block:
             weights=self.tile_heads * self.rows * 4,
             shrink=LINE,
         )
+        self.state_bytes = len(self.tiles) * 2 * LINE
+        self.result_bytes = self.state_bytes + group * self.values.padded_bytes
 
     @classmethod
     def of(cls, meta: Mapping[str, Meta], key: str, query: str, group: int, features: Features) -> Block:

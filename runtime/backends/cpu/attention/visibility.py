@@ -6,6 +6,8 @@ sees positions up to its own, within a window where there is one; kernels hide t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Span
@@ -16,7 +18,7 @@ from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.figures import GRAIN, LINE, SLICES
 from sscc.runtime.backends.cpu.codegen.indices import report_index
 from sscc.runtime.backends.cpu.codegen.mlir import I32, I64, PTR, Function, Value, kernel
-from sscc.runtime.backends.cpu.codegen.phases import Context
+from sscc.runtime.backends.cpu.codegen.phases import Context, units
 from sscc.runtime.backends.cpu.codegen.row_copies import load_element
 
 EVERY_POSITION = Span()
@@ -97,11 +99,15 @@ def slices_of(rows: int) -> int:
     return min(SLICES, -(-rows // GRAIN))
 
 
-def slice_range(f: Function, part: Value, slices: int, length: Value) -> tuple[Value, Value]:
-    """First position and end of a slice of [0, length), whole grains."""
-    grains = f.ceildiv(length, GRAIN)
-    first, end = (grains * part // slices) * GRAIN, (grains * (part + 1) // slices) * GRAIN
-    return first, f.min(end, length)
+@contextmanager
+def prompt_slices(context: Context, kv_heads: int, rows: int, length: Value, end: Value) -> Iterator[list[Value]]:
+    """The context's units, each a slice of positions [0, end) in whole grains: KV head, number of the slice, its first
+    position and its end. None where the prompt's length is not one that `rows` rows hold."""
+    f, slices = context.f, slices_of(rows)
+    with f.when(holds(length, rows)), units(context, kv_heads, slices) as (head, part):
+        grains = f.ceildiv(end, GRAIN)
+        first, last = ((grains * number // slices) * GRAIN for number in (part, part + 1))
+        yield [head, part, first, f.min(last, end)]
 
 
 @kernel(scores=PTR, first=I64, count=I64, positions=PTR)

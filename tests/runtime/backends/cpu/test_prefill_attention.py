@@ -168,7 +168,7 @@ def test_by_tile_registers(
 ) -> None:
     """AMX_BF16, emulated where the CPU lacks it: blocks of keys that end anywhere, one half of a tile of columns."""
     features, kv_heads = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"}), 2
-    assert Tiling.of(features, ["bf16"], depth, matrix=True).matrix
+    assert Tiling(features, ["bf16"], depth, matrix=True).matrix
     plain = {
         "query": strided(torch.randn(1, kv_heads * group, chunk, depth).bfloat16(), (0, 2, 1, 3)),
         "key": torch.randn(1, kv_heads, rows, depth).bfloat16(),
