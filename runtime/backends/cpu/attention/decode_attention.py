@@ -10,16 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention, SelectedRows
 from sscc.ir.opspec import executes
+from sscc.runtime.backends.cpu.attention import row_source
 from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors, RowAttention, UnitAttention
-from sscc.runtime.backends.cpu.attention.row_source import (
-    Address,
-    Part,
-    RowSource,
-    UnitRows,
-    parts_of,
-    sources_of,
-    writing_phase,
-)
+from sscc.runtime.backends.cpu.attention.row_source import Address, Part, RowSource, UnitRows
 from sscc.runtime.backends.cpu.attention.visibility import ring_row, share_of, visible_rows
 from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
@@ -45,7 +38,8 @@ def lower_decode_attention(
     """
     stored = meta[step.key][0][2]
     parts = [Part(step.key, step.value or step.key, "", 0, stored)]
-    parts += parts_of(step.segments, meta, step.sink, in_place=True) + parts_of(behind, meta, stored)
+    parts += row_source.parts_of(step.segments, meta, step.sink, in_place=True)
+    parts += row_source.parts_of(behind, meta, stored)
     attention = RowAttention(step, parts, meta, features)
     sides = [(step.key, step.new_key, step.k_cache), (step.value, step.new_value, step.v_cache)]
     sides = sides if step.v_cache else sides[:1]
@@ -60,7 +54,7 @@ def lower_decode_attention(
         new, end = ring_row(unit, step)
         end = end + sum(part.count for part in parts[1:] if not part.in_place)
         first, count = visible_rows(unit, step, end)
-        keys, values = zip(*sources_of(unit, parts), strict=True)
+        keys, values = zip(*row_source.sources_of(unit, parts), strict=True)
 
         def address_in(sources: Sequence[RowSource], cache: str) -> Address:
             stride, fresh = row_bytes(operands[cache]), f.address_of(unit.at(cache))
@@ -95,14 +89,14 @@ def lower_decode_attention(
 @executes(CachedAttention)
 def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """As `lower_decode_attention`, of rows that masks name; a split is a fixed range of rows."""
-    parts = parts_of(step.segments, meta)
+    parts = row_source.parts_of(step.segments, meta)
     attention = RowAttention(step, parts, meta, features)
     share, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
 
     def emit(group: UnitAttention) -> None:
         f = group.f
         group.begin()
-        sources = sources_of(group.unit, parts)
+        sources = row_source.sources_of(group.unit, parts)
         first = f.min(group.unit.split * share, attention.rows)
         last = f.min(first + share, attention.rows)
         with f.loop(first, last, size) as block:
@@ -156,8 +150,8 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
         def address_in(source: RowSource) -> Address:
             return lambda number: source.row(number, number < f.like(first + count, number))
 
-        keys, values = map(address_in, sources_of(unit, [part], (chosen, strides[3] * SIZES["i64"]))[0])
+        keys, values = map(address_in, row_source.sources_of(unit, [part], (chosen, strides[3] * SIZES["i64"]))[0])
         group.attend(UnitRows(first, count, keys, values, ADDRESSES))
 
     attending = attention.lowered(emit)
-    return Lowered([writing_phase(step.position, sides, meta), *attending.phases], attending.shared_bytes)
+    return Lowered([row_source.writing_phase(step.position, sides, meta), *attending.phases], attending.shared_bytes)

@@ -12,22 +12,13 @@ from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.attention.row_source import writing_phase
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries
-from sscc.runtime.backends.cpu.attention.selection import (
-    LOWEST_KEY,
-    choice_bytes,
-    choose,
-    end_list,
-    key_bytes,
-    put_all,
-    store_keys,
-)
+from sscc.runtime.backends.cpu.codegen import topk
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import ATTENTION_UNITS
 from sscc.runtime.backends.cpu.codegen.indices import report_index
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, I64, Value, vector
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
 from sscc.runtime.backends.cpu.codegen.row_copies import (
-    SIZES,
     Meta,
     ScratchPieces,
     address,
@@ -87,14 +78,14 @@ class _Choice:
         self.step, self.keys = step, Block.of(meta, step.keys, step.query, self.heads, features)
         chunks = -(-self.positions // CHUNK)
         self.slices = max(1, min(-(-ATTENTION_UNITS // (self.slots * self.tokens)), chunks))
-        self.key_bytes = key_bytes(chunks * CHUNK)
+        self.key_bytes = topk.key_bytes(chunks * CHUNK)
         self.blocks, self.room = -(-self.positions // step.block), self.topk // step.block
         self.scoring = ScratchPieces(logits=self.heads * CHUNK * 4, keys=self.keys.scratch.nbytes)
         own = step.block > 1
         self.choosing = ScratchPieces(
-            blocks=key_bytes(self.blocks) if own else 0,
+            blocks=topk.key_bytes(self.blocks) if own else 0,
             picked=self.room * 8 if own else 0,
-            choice=choice_bytes(self.blocks, self.room),
+            choice=topk.choice_bytes(self.blocks, self.room),
         )
 
 
@@ -116,7 +107,7 @@ class _Token:
         f, choice, step = self.f, self.choice, self.step
         query, rows = self.context.operands[step.query], self.context.operands[step.keys]
         queries = GroupQueries(f, choice.keys, at["keys"])
-        queries.put(address(f, query, self.slot, self.token), query.strides[2] * SIZES[query.dtype], query.dtype)
+        queries.put(address(f, query, self.slot, self.token), row_bytes(query), query.dtype)
         chunks = f.ceildiv(self.count, CHUNK)
         with f.loop(chunks * part // choice.slices, chunks * (part + 1) // choice.slices) as chunk:
             first = chunk.index * CHUNK
@@ -126,7 +117,7 @@ class _Token:
             with f.loop(0, CHUNK, LANES) as place:
                 exists = f.first_lanes(some - place.index)
                 for number, scores in enumerate(self._scores(at["logits"], place.index)):
-                    store_keys(f, scores, exists, keys + number * choice.key_bytes + (first + place.index) * 4)
+                    topk.store_keys(f, scores, exists, keys + number * choice.key_bytes + (first + place.index) * 4)
 
     def _scores(self, logits: Value, place: Value) -> list[Value]:
         """The scores of 16 positions for each choice, of the products [Hi][CHUNK] with the token's queries."""
@@ -150,18 +141,18 @@ class _Token:
             target = address(f, self.context.operands[self.step.chosen], self.slot, one, self.token)
             few = self.count <= choice.topk
             with f.when(few):
-                put_all(f, target, 0, self.count, choice.topk)
+                topk.put_all(f, target, 0, self.count, choice.topk)
             with f.when(few.eq(0)):
-                own, topk = keys + one * choice.key_bytes, choice.topk
+                own, room = keys + one * choice.key_bytes, choice.topk
                 if self.step.block > 1:
                     self._choose_blocks(own, target, at)
                 else:
-                    choose(f, own, 0, self.count, f.constant(topk), topk, target, at["choice"], choice.positions)
+                    topk.choose(f, own, 0, self.count, f.constant(room), room, target, at["choice"], choice.positions)
 
     def _choose_blocks(self, keys: Value, target: Value, at: dict[str, Value]) -> None:
         """Writes the positions of the best blocks."""
         f, choice, block, room = self.f, self.choice, self.step.block, self.choice.room
-        blocks, lowest = f.ceildiv(self.count, block), f.constant(LOWEST_KEY, I32)
+        blocks, lowest = f.ceildiv(self.count, block), f.constant(topk.LOWEST_KEY, I32)
         with f.loop(blocks // LANES * LANES, -(-choice.blocks // LANES) * LANES) as place:
             f.store(lowest, at["blocks"] + place.index * 4)
         with f.loop(0, blocks) as number:
@@ -171,7 +162,7 @@ class _Token:
             local = number.index >= blocks - self.step.local
             best = f.select(local, f.constant(HIGHEST_KEY, I32), row.results[0])
             f.store(best, at["blocks"] + number.index * 4)
-        choose(f, at["blocks"], 0, blocks, f.constant(room), room, at["picked"], at["choice"], choice.blocks)
+        topk.choose(f, at["blocks"], 0, blocks, f.constant(room), room, at["picked"], at["choice"], choice.blocks)
         with f.loop(0, room, 1, [f.constant(0)]) as picked:
             (written,) = picked.state
             best = f.load(at["picked"] + picked.index * 8, I64)
@@ -180,4 +171,4 @@ class _Token:
             with f.loop(0, some) as row:
                 f.store(first + row.index, target + (written + row.index) * 8)
             picked.carry(written + some)
-        end_list(f, target, picked.results[0], choice.topk)
+        topk.end_list(f, target, picked.results[0], choice.topk)

@@ -1,4 +1,4 @@
-"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over them; and pooling.
+"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over them; pooling, top-K.
 
 A setting of panels that sums no values: all queries of a KV head's group are packed, with rows ordered (head of the
 group, query), and each unit goes through the keys of a slice of positions. Work is bounded by the prompt's length, not
@@ -8,19 +8,20 @@ those that get none do nothing.
 
 from __future__ import annotations
 
-from sscc.ir.operations import ObservationScores, Pool
+from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.attention.combination import LOWEST_PEAK, larger, panel_softmax
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, QueryRows, Tiling
 from sscc.runtime.backends.cpu.attention.scoring import Scoring, score_panel
-from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, panel_mask, prompt_slices, slices_of
+from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, holds, panel_mask, prompt_slices, slices_of
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.codegen.encoded_rows import plain_rows
 from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.figures import LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, Function, Value
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, address, check_rows
+from sscc.runtime.backends.cpu.codegen.topk import choice_bytes, choose, key_bytes, store_keys
 
 
 @executes(ObservationScores)
@@ -230,3 +231,34 @@ def _pooled(f: Function, scores: Value, place: Value, length: Value, step: Pool)
         else:
             tap.carry(f.max(tap.state[0], f.select(inside, value, float("-inf"))))
     return tap.results[0] / float(width) if mean else tap.results[0]
+
+
+# --------------------------------------------------------------------------------------------------------- selection
+
+
+@executes(Select)
+def lower_select(step: Select, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase in units of KV heads. See `Select`; NaN ranks above all scores, as in the reference interpreter.
+
+    Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T.
+    """
+    check_rows(step, operands, step.selected)
+    (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]
+    row = key_bytes(limit)
+
+    def select(context: Context) -> None:
+        f, length = context.f, context.scalars[step.length]
+        with f.when(holds(length, limit)), units(context, kv_heads) as (head,):
+            scores = address(f, context.operands[step.scores], head)
+            keys = context.shared + head * row
+            end = f.max(length - step.recent, step.sink)
+            with f.loop(step.sink, end, 16) as place:
+                mask = f.first_lanes(end - place.index)
+                candidate_scores = f.load_masked(scores + place.index * 4, mask, FLOATS)
+                store_keys(f, candidate_scores, mask, keys + (place.index - step.sink) * 4)
+            target = address(f, context.operands[step.selected], head)
+            topk = context.scalars[step.topk]
+            scored = f.select(length > topk + (step.sink + step.recent), end - step.sink, 0)
+            choose(f, keys, step.sink, scored, topk, room, target, context.private, limit)
+
+    return Lowered((Phase(kv_heads, select, choice_bytes(limit, room)),), kv_heads * row)

@@ -30,16 +30,11 @@ from sscc.runtime.backends.cpu.attention.panels import FLOATS, QueryRows, Tiling
 from sscc.runtime.backends.cpu.attention.row_codec import load_f32
 from sscc.runtime.backends.cpu.attention.scoring import Scoring, score_panel
 from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, last_unseen, panel_mask
+from sscc.runtime.backends.cpu.codegen import figures
 from sscc.runtime.backends.cpu.codegen.approximations import log
 from sscc.runtime.backends.cpu.codegen.encoded_rows import plain_rows, put_row
 from sscc.runtime.backends.cpu.codegen.features import Features
-from sscc.runtime.backends.cpu.codegen.figures import (
-    KEY_WALK_ROWS,
-    LARGEST_BLOCK_ROWS,
-    LARGEST_QUERY_BLOCK,
-    LINE,
-    ROW_BLOCK,
-)
+from sscc.runtime.backends.cpu.codegen.figures import LARGEST_QUERY_BLOCK, LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, I64, Value
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, row_phase, units
 from sscc.runtime.backends.cpu.codegen.row_copies import (
@@ -165,13 +160,13 @@ class Causal:
     def append_phase(self, sides: Sequence[tuple[str, str]]) -> Phase:
         """A chunk's rows go into scratches at `start`, in units of (head of the rows, 32 of them). `sides`: the
         names of new rows and of their scratch."""
-        blocks, heads = -(-self.chunk // ROW_BLOCK), self.operands[sides[0][0]][0][1]
+        blocks, heads = -(-self.chunk // figures.ROW_BLOCK), self.operands[sides[0][0]][0][1]
 
         def append(context: Context) -> None:
             f, start, operands = context.f, context.scalars[self.step.start], context.operands
             with f.when(self.fits(context)), units(context, heads, blocks) as (head, block):
-                first = block * ROW_BLOCK
-                with f.loop(first, f.min(first + ROW_BLOCK, self.live(context))) as row:
+                first = block * figures.ROW_BLOCK
+                with f.loop(first, f.min(first + figures.ROW_BLOCK, self.live(context))) as row:
                     for new, scratch in sides:
                         target = (0, head, start + row.index)
                         put_row(f, operands[new], (0, head, row.index), operands[scratch], target)
@@ -208,14 +203,14 @@ def block_of_queries(group: int, chunk: int, panel: int, most: int = LARGEST_QUE
     alike."""
 
     def rows(queries: int) -> int:
-        return -(-queries * group // panel) * panel + KEY_WALK_ROWS if queries else 0
+        return -(-queries * group // panel) * panel + figures.KEY_WALK_ROWS if queries else 0
 
     def cost(queries: int) -> int:
         pairs = -(-chunk // (2 * queries))
         whole = 2 * pairs * rows(queries) if chunk > queries else rows(queries)
         return whole + 3 * (chunk // queries * rows(queries) + rows(chunk % queries))
 
-    largest = min(chunk, most, max(1, max(most, LARGEST_BLOCK_ROWS) // group))
+    largest = min(chunk, most, max(1, max(most, figures.LARGEST_BLOCK_ROWS) // group))
     return min(range(1, largest + 1), key=lambda queries: (cost(queries), -queries))
 
 

@@ -28,7 +28,6 @@ from sscc.runtime.backends.cpu.codegen.figures import LINE, STREAMED_LINES
 from sscc.runtime.backends.cpu.codegen.mlir import F32, Value, vector
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, Phase, units
 from sscc.runtime.backends.cpu.codegen.row_copies import (
-    SIZES,
     Meta,
     ScratchPieces,
     address,
@@ -83,7 +82,7 @@ class _Scorer:
     def put_queries(self, context: Context, slot: Value, kv_head: Value, at: dict[str, Value]) -> None:
         """The group's queries, as `score` takes them."""
         f, query = context.f, context.operands[self.step.query]
-        first, stride = address(f, query, slot, kv_head * self.group), query.strides[1] * SIZES[query.dtype]
+        first, stride = address(f, query, slot, kv_head * self.group), row_bytes(query, 1)
         if self.keys:
             GroupQueries(f, self.keys, at["keys"]).put(first, stride, query.dtype)
             return
@@ -101,11 +100,8 @@ class _Scorer:
             queries, keys = GroupQueries(f, self.keys, at["keys"]), address(f, codes, slot, kv_head, first)
             queries.score(keys, row_bytes(codes), count, self.scale, logits, CHUNK * 4)
         else:
-            scales, place, encoded = context.operands[self.step.scales], (slot, kv_head, first), at["queries"]
-            staging = at["staging"]
-            score_rows(
-                f, self.rows, codes, scales, place, count, encoded, self.group, staging, logits, CHUNK * 4, ahead
-            )
+            rows = (codes, context.operands[self.step.scales], (slot, kv_head, first), count)
+            score_rows(f, self.rows, *rows, at["queries"], self.group, at["staging"], logits, CHUNK * 4, ahead)
         if self.capped:
             for head in range(self.group):
                 with f.loop(0, count, LANES) as place:
@@ -261,8 +257,8 @@ def _attention(step: QueryAttention, operands: dict[str, Meta], features: Featur
 
 
 def _stream(pair: Pair, part: Value, chunk: Value) -> tuple[Value, int] | None:
-    """The prefetch while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or of a large one
-    its beginning."""
+    """The prefetch while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or where it is
+    large its beginning."""
     choice, stream = pair.choice, pair.context.stream
     if stream is None:
         return None

@@ -2,19 +2,19 @@
 
 Whether a position is held, and whether it is wanted, is a mark of a byte per candidate. Only the marks of positions
 that are asked about are written before, so that no pass over all candidates is needed. Lists are ascending, which makes
-the choice of rows to fetch and of rows to keep that of `selection.choose`: ties go to the lower position.
+the choice of rows to fetch and of rows to keep that of `topk.choose`: ties go to the lower position.
 """
 
 from __future__ import annotations
 
 from sscc.ir.operations import FetchRows, QueryAttention
 from sscc.runtime.backends.cpu.attention.row_choice import Choice, Pair
-from sscc.runtime.backends.cpu.attention.selection import LOWEST_KEY, choice_bytes, choose, key_bytes
 from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.indices import report_index
 from sscc.runtime.backends.cpu.codegen.mlir import I8, I32, I64, Value, vector
 from sscc.runtime.backends.cpu.codegen.row_copies import ScratchPieces
+from sscc.runtime.backends.cpu.codegen.topk import LOWEST_KEY, choice_bytes, choose, key_bytes
 
 _NEVER = (1 << 63) - 1
 """Behind the last position of a list."""

@@ -26,7 +26,7 @@ from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.figures import ADDRESSES, AHEAD_ROWS, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.codegen.mlir import Value
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
-from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_rows, row_bytes
 
 
 class NativeAttentionErrors(ErrorKind):
@@ -113,9 +113,10 @@ class RowAttention:
         return Lowered([Phase(pairs * splits, attend, private), merging], pairs * splits * result)
 
     def _unit(self, context: Context, pair: Value, split: Value, zeros: Value) -> Unit:
-        slot, head, tokens = pair // self.kv_heads, pair % self.kv_heads, self.tokens
-        place = (slot // tokens, slot % tokens) if tokens > 1 else (slot, 0)
-        return Unit(context, *place, head, split, self.splits, zeros, self.zeros_bytes)
+        slot, head, token = pair // self.kv_heads, pair % self.kv_heads, context.f.constant(0)
+        if self.tokens > 1:
+            slot, token = slot // self.tokens, slot % self.tokens
+        return Unit(context, slot, token, head, split, self.splits, zeros, self.zeros_bytes)
 
 
 class UnitAttention(GroupQueries):
@@ -129,7 +130,7 @@ class UnitAttention(GroupQueries):
         """Fetches the group's queries and clears the result; that of the first split begins with learned sinks."""
         f, step, unit, first = self.f, self.attention.step, self.unit, self.unit.head * self.block.group
         query = self.operands[step.query]
-        self.put(address(f, query, unit.slot, first, unit.token), query.strides[1] * SIZES[query.dtype], query.dtype)
+        self.put(address(f, query, unit.slot, first, unit.token), row_bytes(query, 1), query.dtype)
         self.softmax.clear()
         if step.sink_logits is not None:
             sinks = self.operands[step.sink_logits]

@@ -28,14 +28,14 @@ from sscc.runtime.backends.cpu.attention.combination import (
 )
 from sscc.runtime.backends.cpu.attention.landmarks import HEADS
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
-from sscc.runtime.backends.cpu.attention.selection import LOWEST_KEY, choice_bytes, choose, put_all
 from sscc.runtime.backends.cpu.attention.visibility import Candidates
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2_below, exp2_not_positive
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import ATTENTION_UNITS, LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, I64, PTR, Function, Value, kernel, vector
 from sscc.runtime.backends.cpu.codegen.phases import Context, Phase, units
-from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, ScratchPieces, address, row_bytes
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, address, row_bytes
+from sscc.runtime.backends.cpu.codegen.topk import LOWEST_KEY, choice_bytes, choose, put_all
 
 Choosing = ChooseRows | FetchRows | QueryAttention
 CHUNK = 256
@@ -199,7 +199,7 @@ class Pair:
         f, step, block, operands = self.f, self.choice.step, self.choice.ring, self.context.operands
         key, query, head = operands[step.key], operands[step.query], self.query_head(0)
         queries, softmax = GroupQueries(f, block, self.context.private), RowSoftmax(f, block, self.at["ring"])
-        queries.put(address(f, query, self.slot, head), query.strides[1] * SIZES[query.dtype], query.dtype)
+        queries.put(address(f, query, self.slot, head), row_bytes(query, 1), query.dtype)
         softmax.clear(values=False)
         if step.sink_logits is not None:
             softmax.take_sinks(address(f, operands[step.sink_logits], head), operands[step.sink_logits].dtype)
@@ -233,7 +233,7 @@ class Pair:
     def put_keys(self) -> tuple[Value, Value]:
         """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector. The
         highest of each lane of a chunk, but for a last chunk that is no whole number of vectors, are behind the factors
-        of chunks: gives where, and how many vectors (`tops` of `selection.choose`)."""
+        of chunks: gives where, and how many vectors (`tops` of `topk.choose`)."""
         f, choice, candidates = self.f, self.choice, self.seen.candidates
         chunks = f.ceildiv(candidates, CHUNK)
         factors = [self.context.private + head * choice.peaks_bytes for head in range(choice.group)]

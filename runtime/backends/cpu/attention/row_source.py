@@ -33,7 +33,7 @@ class Unit:
 
     context: Context
     slot: Value
-    token: Value | int
+    token: Value
     head: Value
     split: Value
     splits: int

@@ -73,9 +73,9 @@ def load_element(f: Function, operand: Operand, *indices: Value | int) -> Value:
     return f.load(address(f, operand, *indices), I64 if operand.dtype == "i64" else I8)
 
 
-def row_bytes(operand: Operand) -> int:
-    """Bytes from one row of [.., heads, rows, numbers] to the next."""
-    return operand.strides[2] * SIZES[operand.dtype]
+def row_bytes(operand: Operand, axis: int = 2) -> int:
+    """Bytes from one row of [.., heads, rows, numbers] to the next, or from one index of another axis."""
+    return operand.strides[axis] * SIZES[operand.dtype]
 
 
 def in_memory(dtype: str) -> str:

@@ -18,7 +18,6 @@ from sscc.runtime.backends.cpu.attention import (
     prefill_attention,
     query_attention,
     row_source,
-    selection,
 )
 from sscc.runtime.backends.cpu.codegen import encoded_rows, gather_rows, recurrence, topk
 from sscc.runtime.backends.cpu.codegen.features import Features
@@ -30,7 +29,7 @@ from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
 
 MODULES = (
     *(decode_attention, encoded_rows, gather_rows, landmarks, latent_prefill, learned_index, observation_scores),
-    *(prefill_attention, query_attention, recurrence, row_source, selection, topk),
+    *(prefill_attention, query_attention, recurrence, row_source, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
 STORED = (Dequantize, LookUp)
