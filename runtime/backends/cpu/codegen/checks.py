@@ -240,7 +240,7 @@ class CheckedFunction(Function):
                 self._like(after, before)
             yield loop
 
-    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+    def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
         hidden: list[Value | int] = []
         for argument in arguments:
             if isinstance(argument, Value) and argument.type == PTR:

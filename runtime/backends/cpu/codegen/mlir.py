@@ -18,6 +18,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Concatenate, ParamSpec
 
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "!llvm.ptr"
 BF16, F16, F32, F64 = "bf16", "f16", "f32", "f64"
@@ -322,6 +324,12 @@ class Function:
         """a * b + c, rounded once."""
         return self.op("math.fma", [a, self.like(b, a), self.like(c, a)], a.type)
 
+    def dot(self, a: Value, b: Value, total: Value) -> Value:
+        """total + a * b of f32 lanes, or the sum of both products of pairs of bf16 (AVX512_BF16), to f32 lanes."""
+        if a.type == total.type:
+            return self.fma(a, b, total)
+        return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [total, a, b], total.type)
+
     def compare(self, relation: str, a: Value, b: Value | int | float) -> Value:
         """Ordered comparison of floats, signed comparison of integers."""
         other = self.like(b, a)
@@ -473,6 +481,11 @@ class Function:
         align = f" {{alignment = {_align(value.type)} : i64}}" if lanes_of(value.type) else ""
         self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
 
+    def fill(self, pointer: Value, nbytes: Value | int, value: float = 0.0) -> None:
+        """Stores an f32 to whole lines of 64 bytes, the first `nbytes` and up to the end of a line."""
+        with self.loop(0, nbytes, 64) as line:
+            self.store(self.splat(value), pointer + line.index)
+
     def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
         """Loads the lanes of the mask, and zeros in the others, whose memory is not touched."""
         value, zero = self.fresh(type), self.constant(0, type)
@@ -498,7 +511,7 @@ class Function:
 
     # -- calls
 
-    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+    def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
         """A call of a function of the module."""
         operands = [
             a if isinstance(a, Value) else self.constant(a, type)
@@ -640,6 +653,45 @@ class Function:
         if not self.inlined or len(self._lines) > INLINED_LINES:
             attributes.append("llvm.no_inline")
         return f" attributes {{{', '.join(attributes)}}}" if attributes else ""
+
+
+Settings = ParamSpec("Settings")
+Body = Callable[Concatenate[Function, Settings], None]
+Kernel = Callable[Concatenate[Function, Settings], Callable[..., list[Value]]]
+
+
+def kernel(**params: str) -> Callable[[Body[Settings]], Kernel[Settings]]:
+    """Make a function that emits the body of a kernel into one that returns the kernel, ready to be called::
+
+        @kernel(source=PTR, count=I64)
+        def sums(f: Function, width: int) -> None: ...  # reads f["source"] and f["count"]
+
+        sums(caller, 3)(source, count)
+
+    The module of `caller` gets the kernel once for each combination of settings. A setting is a number, a word, or
+    something with a `tag` or `name`; nothing else may decide what is emitted.
+    """
+
+    def decorate(body: Body[Settings]) -> Kernel[Settings]:
+        module_name = body.__module__.rpartition(".")[2]
+
+        def of(caller: Function, /, *args: Settings.args, **named: Settings.kwargs) -> Callable[..., list[Value]]:
+            name = "_".join([f"{module_name}.{body.__name__}", *map(_tag, (*args, *named.values()))])
+            if not caller.module.has(name):
+                f = caller.module.function(name, list(params.items()))
+                body(f, *args, **named)
+                f.returns()
+            return partial(caller.call, caller.module.get(name))
+
+        return of
+
+    return decorate
+
+
+def _tag(setting: Any) -> str:
+    if isinstance(setting, float):
+        return setting.hex()
+    return str(getattr(setting, "tag", getattr(setting, "name", setting)))
 
 
 def _table(name: str, functions: Sequence[Function]) -> str:

@@ -7,9 +7,12 @@ result of a unit must not depend on the range that it was called in, so that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
+from sscc.runtime.backends.cpu.codegen.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.codegen.mlir import Function, Value
 
 
@@ -81,3 +84,32 @@ class Lowered:
 
     phases: Sequence[Phase]
     shared_bytes: int = 0
+
+
+@contextmanager
+def units(context: Context, *extents: int) -> Iterator[list[Value]]:
+    """A loop over the context's units, which number the places of a grid: the indices of a place, outermost first."""
+    with context.f.loop(context.begin, context.end) as loop:
+        outer, inner = loop.index, []
+        for extent in reversed(extents[1:]):
+            outer, index = outer // extent, outer % extent
+            inner.append(index)
+        yield [outer, *reversed(inner)]
+
+
+def row_phase(places: Sequence[int], rows: int, emit: Callable[[Context, list[Value], Value], None]) -> Phase:
+    """A phase over the rows of each place of a grid, in units of (place, `ROW_BLOCK` rows).
+
+    Args:
+        emit: emits what is done for a row, given the indices of its place and its number.
+    """
+    blocks = -(-rows // ROW_BLOCK)
+
+    def emit_units(context: Context) -> None:
+        f = context.f
+        with units(context, *places, blocks) as (*place, block):
+            first = block * ROW_BLOCK
+            with f.loop(first, f.min(first + ROW_BLOCK, rows)) as row:
+                emit(context, place, row.index)
+
+    return Phase(prod(places) * blocks, emit_units)

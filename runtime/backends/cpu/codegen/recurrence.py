@@ -30,7 +30,7 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
     ScratchPieces,
     address,
     copy_row,
-    transpose_kernel,
+    transpose,
     zero_row,
 )
 
@@ -372,10 +372,10 @@ class _Matrices:
     def _pairs(self, f: Function, at: dict[str, Value]) -> None:
         """Compute the products of keys ("pairs") and of queries ("weights") with keys, weighed by the decays between, a
         vector of the earlier tokens for each token."""
-        turn = transpose_kernel(f.module)
+        turn = transpose(f)
         with f.loop(0, self.depth // LANES) as part:
             source = at["key"] + part.index * LINE
-            f.call(turn, source, self.depth * 4, at["turned"] + part.index * (LANES * LINE), LINE)
+            turn(source, self.depth * 4, at["turned"] + part.index * (LANES * LINE), LINE)
         if self.r.by_channel:
             with f.loop(0, self.depth * LINE, LINE) as place:
                 f.store(f.splat(0.0), at["walked"] + place.index)

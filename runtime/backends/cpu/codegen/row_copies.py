@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Value, kernel, vector
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
@@ -50,6 +51,14 @@ def check_strides(kind: str, operands: Mapping[str, Meta], names: Iterable[str])
             raise NativeRowErrors.STRIDE(step=kind, operand=name, stride=strides[-1])
 
 
+def check_rows(step: Op, operands: Mapping[str, Meta], *integers: str) -> None:
+    """Raises InputError where rows of numbers or codes that the step reads or writes are not contiguous, or those of
+    the operands of `integers`."""
+    regions = dict.fromkeys(spec_of_step(step).regions(step).values())
+    rows = [name for name in regions if name and operands[name][2] not in ("i64", "i1")]
+    check_strides(step.kind, operands, [*rows, *integers])
+
+
 def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
     """The address of an element; axes without an index have index 0."""
     size, pointer = SIZES[operand.dtype], operand.pointer
@@ -59,9 +68,14 @@ def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
     return pointer
 
 
-def row_stride(meta: Meta) -> int:
-    """Bytes from one row of [1, heads, rows, D] to the next."""
-    return meta[1][2] * SIZES[meta[2]]
+def load_element(f: Function, operand: Operand, *indices: Value | int) -> Value:
+    """An i64, or a flag (i1) as an i8."""
+    return f.load(address(f, operand, *indices), I64 if operand.dtype == "i64" else I8)
+
+
+def row_bytes(operand: Operand, axis: int = 2) -> int:
+    """Bytes from one row of [.., heads, rows, numbers] to the next, or from one index of another axis."""
+    return operand.strides[axis] * SIZES[operand.dtype]
 
 
 def in_memory(dtype: str) -> str:
@@ -104,12 +118,9 @@ def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
         f.store_masked(zero, target + count // 16 * 16 * size, f.first_lanes(count % 16))
 
 
-def transpose_kernel(module: Module) -> Function:
+@kernel(source=PTR, source_stride=I64, target=PTR, target_stride=I64)
+def transpose(f: Function) -> None:
     """target[i][j] = source[j][i] for 16 x 16 words; strides in bytes."""
-    name = "attention_transpose_16x16"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("source", PTR), ("source_stride", I64), ("target", PTR), ("target_stride", I64)])
     rows = [f.load(f["source"] + f["source_stride"] * i, vector(F32, 16)) for i in range(16)]
     for width in (8, 4, 2, 1):
         low = [lane if not lane & width else 16 + lane - width for lane in range(16)]
@@ -120,8 +131,6 @@ def transpose_kernel(module: Module) -> Function:
                 rows[i], rows[i + width] = f.shuffle(a, b, low), f.shuffle(a, b, high)
     for i, row in enumerate(rows):
         f.store(row, f["target"] + f["target_stride"] * i)
-    f.returns()
-    return f
 
 
 def pack_rows(

@@ -11,13 +11,13 @@ from sscc.ir.operations import Dequantize, LookUp
 from sscc.ir.opspec import Op, functions_of
 from sscc.runtime.backends.cpu.attention import (
     decode_attention,
-    decode_attention_rows,
     landmarks,
     latent_prefill,
     learned_index,
+    observation_scores,
     prefill_attention,
     query_attention,
-    selection,
+    row_source,
 )
 from sscc.runtime.backends.cpu.codegen import encoded_rows, gather_rows, recurrence, topk
 from sscc.runtime.backends.cpu.codegen.features import Features
@@ -28,9 +28,8 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
 
 MODULES = (
-    *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill,
-      learned_index),
-    *(prefill_attention, query_attention, recurrence, selection, topk),
+    *(decode_attention, encoded_rows, gather_rows, landmarks, latent_prefill, learned_index, observation_scores),
+    *(prefill_attention, query_attention, recurrence, row_source, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
 STORED = (Dequantize, LookUp)

@@ -9,7 +9,7 @@ import torch
 
 from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.schedule import Access, Local, Vector
-from sscc.runtime.backends.cpu.attention.selection import lower_observation_scores, lower_pool, lower_select
+from sscc.runtime.backends.cpu.attention.observation_scores import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.codegen.figures import GRAIN
 from sscc.runtime.backends.reference import selection
