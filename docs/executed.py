@@ -87,26 +87,24 @@ def _say(command: str, folder: Path) -> str:
     """Return the output of a command line. A leading `sscc ..` runs in this process, which has imported torch."""
     words, pipe, rest = command.partition(" | ")
     if re.match(r"sscc ", words) and not re.search(r"[;&<>$`|]", re.sub(r"'[^']*'", "", words)):
-        said, errors, code = _run_sscc(shlex.split(words)[1:], folder)
+        said, errors, code = _run_sscc(shlex.split(words)[1:], folder, apart=bool(pipe))
         if pipe:
             after, code = _run_shell(rest, folder, said)
             said = errors + after
-        else:
-            said = errors + said
     else:
         said, code = _run_shell(command, folder)
     return said.rstrip("\n") + (f"\n(exit code {code})" if code else "")
 
 
-def _run_sscc(words: list[str], folder: Path) -> tuple[str, str, int]:
-    """Return stdout, stderr and the exit code of `sscc WORDS`."""
+def _run_sscc(words: list[str], folder: Path, apart: bool) -> tuple[str, str, int]:
+    """Return stdout, stderr and the exit code of `sscc WORDS`; unless `apart`, stdout has both, as a terminal shows."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, {**ENVIRONMENT, CACHE: str(folder / ".cache")}),
         mock.patch.object(logging.getLogger(), "handlers", []),  # each command configures its own logging
         contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
+        contextlib.redirect_stderr(errors if apart else output),
     ):
         try:
             code = cli.main(words)
