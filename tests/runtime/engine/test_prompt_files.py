@@ -87,7 +87,7 @@ def test_what_is_damaged_or_renamed_is_not_used(
         path.write_bytes(data)
     (tmp_path / "empty.chunk.safetensors").touch()
     assert answers(programs["compact"], tmp_path, FIRST)[0][0] == 0
-    assert caplog.text.count("a file of prompts is not used") == 5
+    assert caplog.text.count("skipping a file of cached prompts") == 5
 
 
 def test_what_was_used_last_is_read_and_the_folder_is_bounded(programs: dict[str, Path], tmp_path: Path) -> None:
