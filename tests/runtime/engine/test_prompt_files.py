@@ -64,7 +64,7 @@ def test_other_programs_use_the_folder_too(
     answers(programs["compact"], tmp_path, FIRST)
     caplog.set_level(logging.INFO, logger="sscc")
     assert answers(programs["other"], tmp_path, FIRST)[0][0] == 0
-    assert "of other programs" in caplog.text
+    assert "belong to other programs" in caplog.text
     assert [answers(programs[name], tmp_path, FIRST)[0][0] for name in ("compact", "other")] == [70, 70]
 
 
