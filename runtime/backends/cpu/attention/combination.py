@@ -22,10 +22,11 @@ from sscc.runtime.backends.cpu.codegen.row_copies import SIZES
 
 NEGATIVE_INFINITY = float("-inf")
 LOWEST_PEAK = -1e30
-"""Where the maximum of a panel starts: finite, so that rows without a visible key have weights of zero, not NaN."""
+"""Start of a panel's maximum: finite, so that rows without a visible key have weights of zero, not NaN."""
 MOST_LEFT = 64.0
-"""What rounding may leave of a peak's exponent of 2. Weights of 2**64 do no harm, since totals hold the same factor;
-and where more is left, different scores are at least 64 apart, so none but the highest has a weight in f32."""
+"""The most that rounding may leave of a peak's exponent of 2. Weights of 2**64 do no harm, since totals hold the
+same factor; and where more is left, different scores are at least 64 apart, so none but the highest has a weight in
+f32."""
 
 
 def larger(f: Function, a: Value, b: Value) -> Value:

@@ -341,5 +341,5 @@ def _add_numbers(
 
 
 def _unsigned_level(bits: int, code: Value) -> Value:
-    """How much the level of a code is above the lowest one: twice the code, but 0, 7, 13, 20 of two bits."""
+    """The level of a code above the lowest one: twice the code, but 0, 7, 13, 20 of two bits."""
     return code * 7 - (code >> 1) if bits == 2 else code + code

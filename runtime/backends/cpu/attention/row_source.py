@@ -25,7 +25,7 @@ Address = Callable[[Value], Value]
 
 @dataclass(frozen=True)
 class Unit:
-    """Where a unit is: (slot, KV head, split), with tokens (slot, token, KV head).
+    """The place of a unit: (slot, KV head, split), with tokens (slot, token, KV head).
 
     Attributes:
         zeros: private scratch for a row of zeros, `zeros_bytes`.

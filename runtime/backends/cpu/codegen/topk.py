@@ -159,7 +159,7 @@ def _write_chosen(f: Function, survivors: Value, threshold: Value) -> None:
 
 
 def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> Value:
-    """How many keys are not below `lowest`, an i64 above the lowest i32."""
+    """The number of keys that are not below `lowest`, an i64 above the lowest i32."""
     # One above the highest i32 stands for none; compared as "above lowest - 1", which fits.
     limit = f.broadcast(f.cast("arith.trunci", lowest - 1, I32), 16)
     with f.loop(0, candidates, 16, [f.constant(0)]) as place:
