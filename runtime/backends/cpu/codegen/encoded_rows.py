@@ -1,4 +1,4 @@
-"""Rows as codes and scales (`sscc.ir.kv_rows`) in generated code, and `QuantizeRows` as a phase."""
+"""Generated code for rows of codes and scales (`sscc.ir.kv_rows`), and `QuantizeRows` as a phase."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, c
 def encode_row(
     f: Function, source: Value, dtype: str, target: Value, size: int, row_format: RowFormat | None = INT8
 ) -> None:
-    """Encodes a row of `size` numbers of f32 or bf16: the bits of `RowFormat.encode`, where the numbers are finite. An
-    infinity or NaN gets a scale that is one."""
+    """Encode a row of `size` numbers of f32 or bf16, with the bits of `RowFormat.encode` if the numbers are finite. An
+    infinity or NaN gets an infinite or NaN scale."""
     row_format = row_format or INT8
     kernel = _pack_kernel if row_format.bits == 4 else _encode_kernel
     f.call(kernel(f.module, dtype, size, row_format), source, target)
@@ -38,7 +38,7 @@ def _encode_kernel(module: Module, dtype: str, size: int, row_format: RowFormat)
 def _encode_group(
     f: Function, source: Value, dtype: str, target: Value, size: int, scale_at: Value, row_format: RowFormat
 ) -> None:
-    """Encodes `size` numbers that share a scale, a code a byte."""
+    """Encode `size` numbers that share a scale, one code per byte."""
     whole = size - size % LANES
     last = load_f32(f, source, dtype, whole, size)
     with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
@@ -88,7 +88,8 @@ def _magnitude(f: Function, x: Value) -> Value:
 
 
 def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
-    """Converts f32 to the nearest codes, i8. NaN becomes some code: its conversion to an integer would be undefined."""
+    """Convert f32 to the nearest codes, i8. NaN becomes an arbitrary code: converting it to an integer would be
+    undefined."""
     rounded = f.op("math.roundeven", [x], x.type)
     low = f.select(rounded > -row_format.largest, rounded, -row_format.largest)
     bounded = f.select(low < row_format.largest, low, row_format.largest)
@@ -98,8 +99,8 @@ def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
 def write_row(
     f: Function, source: Value, source_type: str, target: Value, target_type: str, size: int, width: int
 ) -> None:
-    """Writes a row of `size` numbers of f32 or bf16 as rows are stored: encoded, in `width` of i8, or converted to f32
-    or bf16."""
+    """Write a row of `size` numbers of f32 or bf16 in the stored form of rows: encoded in `width` bytes of i8, or
+    converted to f32 or bf16."""
     if target_type == "i8":
         encode_row(f, source, source_type, target, size, format_of(size, width))
     else:
@@ -109,8 +110,8 @@ def write_row(
 def decode_rows(
     f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, dtype: str, rows: Rows
 ) -> None:
-    """Decodes rows 0 .. count - 1, `stride` bytes apart, to as many of f32 or bf16, side by side. Row `last` stands in
-    for the rows behind it, which may not exist."""
+    """Decode rows 0 .. count - 1, `stride` bytes apart, to contiguous rows of f32 or bf16. Row `last` is read in place
+    of later rows, which may not exist."""
     width = SIZES[dtype]
     with f.loop(0, count) as row:
         here = source + f.min(row.index, last) * stride
@@ -133,7 +134,7 @@ def _decode_kernel(module: Module, dtype: str, rows: Rows) -> Function:
 
 
 def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
-    """Copies `count` bytes."""
+    """Copy `count` bytes."""
     type, whole = vector(I8, LANES), count - count % LANES
     with f.loop(0, whole, LANES) as loop:
         f.store(f.load(source + loop.index, type), target + loop.index)
@@ -144,9 +145,9 @@ def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
 
 @executes(QuantizeRows)
 def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `QuantizeRows`.
+    """Lower `QuantizeRows` to one phase with units of (slot, KV head, block of rows).
 
-    Raises InputError where a row is not contiguous.
+    Raises InputError if a row is not contiguous.
     """
     check_strides(step.kind, operands, (step.source, step.out))
     (slots, heads, count, size), _, dtype = operands[step.source]

@@ -1,4 +1,4 @@
-"""Gathers of rows by an index, into rows that may be encoded, of some that may be."""
+"""Gathers of rows by an index; source and target may be encoded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_st
 
 @executes(GatherRows)
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, block of rows). See `GatherRows`.
+    """Lower `GatherRows` to one phase with units of (KV head, block of rows).
 
-    An index beyond the source is reported. Raises InputError where a row is not contiguous.
+    An index beyond the source is reported. Raises InputError if a row is not contiguous.
     """
     check_strides(step.kind, operands, (step.source, step.out))
     _, heads, count, _ = operands[step.out][0]
@@ -41,8 +41,8 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
 def _copy_or_zero(
     f: Function, source: Operand, target: Operand, outer: Sequence[Value | int], position: Value, row: Value
 ) -> None:
-    """Row `position` of the source to row `row` of the target, which may be one of encoded rows; zeros where the source
-    has no such row."""
+    """Copy row `position` of the source to row `row` of the target, which may be encoded; write zeros if the source has
+    no such row."""
     count = source.shape[-1]
     there = address(f, target, *outer, row)
     exists = (position >= 0) & (position < source.shape[-2])

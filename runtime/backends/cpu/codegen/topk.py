@@ -1,4 +1,4 @@
-"""The largest few numbers of each row, as routers choose experts."""
+"""The largest numbers of each row, which routers use to choose experts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, 
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_strides
 
 _BEHIND = (1 << 31) - 1
-"""A place behind every other one."""
+"""An index after every other one."""
 
 
 @executes(TopK)
 def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of rows. See `TopK`. Raises InputError where a row is not contiguous."""
+    """Lower `TopK` to one phase with units of rows. Raises InputError if a row is not contiguous."""
     check_strides(step.kind, operands, (step.source, step.indices))
     (rows, count), (_, chosen) = operands[step.source][0], operands[step.indices][0]
 
@@ -36,7 +36,7 @@ def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Low
 
 
 def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) -> None:
-    """The numbers of a row as integers in the same order, the lowest key up to a whole vector."""
+    """Write the numbers of a row as integers in the same order, padded with the lowest key to a whole vector."""
     stored, size = (F32, 4) if dtype == "f32" else (I16, 2)
     with f.loop(0, count, LANES) as at:
         mask = f.first_lanes(count - at.index)
@@ -45,7 +45,7 @@ def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) ->
 
 
 def _take_first(f: Function, keys: Value, count: int) -> Value:
-    """The place of the highest key, the first one of equals, which becomes the lowest key: i64."""
+    """Return the index of the highest key, the first one of equals, and replace it by the lowest key: i64."""
     state = [f.splat(LOWEST_KEY, LANES, I32), f.splat(_BEHIND, LANES, I32)]
     with f.loop(0, count, LANES, state) as at:
         best, places = at.state
