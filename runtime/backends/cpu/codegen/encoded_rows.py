@@ -1,4 +1,4 @@
-"""Rows as codes and scales (`sscc.ir.kv_rows`) in generated code, and `QuantizeRows` as a phase."""
+"""Generated code for rows of codes and scales (`sscc.ir.kv_rows`), and `QuantizeRows` as a phase."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
 def encode_row(
     f: Function, source: Value, dtype: str, target: Value, size: int, row_format: RowFormat | None = INT8
 ) -> None:
-    """Encodes a row of `size` numbers of f32 or bf16: the bits of `RowFormat.encode`, where the numbers are finite. An
-    infinity or NaN gets a scale that is one."""
+    """Encode a row of `size` numbers of f32 or bf16, with the bits of `RowFormat.encode` if the numbers are finite. An
+    infinity or NaN gets an infinite or NaN scale."""
     row_format = row_format or INT8
     encode = _pack_row(f, dtype, size) if row_format.bits == 4 else _encode_row(f, dtype, size, row_format.group)
     encode(source, target)
@@ -44,7 +44,7 @@ def _encode_row(f: Function, dtype: str, size: int, group: int) -> None:
 def _encode_group(
     f: Function, source: Value, dtype: str, target: Value, size: int, scale_at: Value, row_format: RowFormat
 ) -> None:
-    """Encodes `size` numbers that share a scale, a code a byte."""
+    """Encode `size` numbers that share a scale, one code per byte."""
     whole = size - size % LANES
     last = load_f32(f, source, dtype, whole, size)
     with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
@@ -90,7 +90,8 @@ def _magnitude(f: Function, x: Value) -> Value:
 
 
 def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
-    """Converts f32 to the nearest codes, i8. NaN becomes some code: its conversion to an integer would be undefined."""
+    """Convert f32 to the nearest codes, i8. NaN becomes an arbitrary code: converting it to an integer would be
+    undefined."""
     rounded = f.op("math.roundeven", [x], x.type)
     low = f.select(rounded > -row_format.largest, rounded, -row_format.largest)
     bounded = f.select(low < row_format.largest, low, row_format.largest)
@@ -142,7 +143,7 @@ def _decode_row(f: Function, dtype: str, rows: Rows) -> None:
 
 
 def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
-    """Copies `count` bytes."""
+    """Copy `count` bytes."""
     type, whole = vector(I8, LANES), count - count % LANES
     with f.loop(0, whole, LANES) as loop:
         f.store(f.load(source + loop.index, type), target + loop.index)
@@ -153,9 +154,9 @@ def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
 
 @executes(QuantizeRows)
 def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `QuantizeRows`.
+    """Lower `QuantizeRows` to one phase with units of (slot, KV head, block of rows).
 
-    Raises InputError where a row is not contiguous.
+    Raises InputError if a row is not contiguous.
     """
     check_rows(step, operands)
     slots, heads, count, _ = operands[step.source][0]

@@ -1,4 +1,4 @@
-"""Gathers of rows by an index, into rows that may be encoded, of some that may be."""
+"""Gathers of rows by an index; source and target may be encoded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_ro
 
 @executes(GatherRows)
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, block of rows). See `GatherRows`.
+    """Lower `GatherRows` to one phase with units of (KV head, block of rows).
 
-    An index beyond the source is reported. Raises InputError where a row is not contiguous.
+    An index beyond the source is reported. Raises InputError if a row is not contiguous.
     """
     check_rows(step, operands)
     _, heads, count, _ = operands[step.out][0]

@@ -33,11 +33,11 @@ MODULES = (
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
 STORED = (Dequantize, LookUp)
-"""Steps whose code depends on how their operands are packed."""
+"""Steps whose code depends on the packing of their operands."""
 
 
 class NativeStepErrors(ErrorKind):
-    UNKNOWN = InputError, "there is no native code for the step {step}"
+    UNKNOWN = InputError, "the step {step} has no native code"
 
 
 def lower_step(
@@ -46,12 +46,12 @@ def lower_step(
     features: Features,
     packed: Mapping[str, Panels | QuantisedPanels] = MappingProxyType({}),
 ) -> Lowered:
-    """The phases of a step that is no vector program, reduction or product.
+    """Return the phases of a step that is not a vector program, reduction or product.
 
     Args:
-        packed: how operands are packed, by the names that the step uses.
+        packed: packing of operands, by the names that the step uses.
 
-    Raises InputError for a kind that there is no native code for, or operands that it does not take.
+    Raises InputError for a step without native code, or unsupported operands.
     """
     if isinstance(step, STORED):
         return lower_stored(step, operands, features, packed)

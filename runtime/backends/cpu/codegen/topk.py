@@ -20,7 +20,7 @@ GROUPED = 8
 BOUND_BITS = 16
 """Of the bound's bits, those that are looked for: two keys in a hundred more would survive with fewer by one."""
 _BEHIND = (1 << 31) - 1
-"""A place behind every other one."""
+"""An index after every other one."""
 
 
 def key_bytes(rows: int) -> int:
@@ -192,7 +192,7 @@ def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Low
 
 
 def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) -> None:
-    """The numbers of a row as integers in the same order, the lowest key up to a whole vector."""
+    """Write the numbers of a row as integers in the same order, padded with the lowest key to a whole vector."""
     stored, size = (F32, 4) if dtype == "f32" else (I16, 2)
     with f.loop(0, count, LANES) as at:
         mask = f.first_lanes(count - at.index)
@@ -201,7 +201,7 @@ def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) ->
 
 
 def _take_first(f: Function, keys: Value, count: int) -> Value:
-    """The place of the highest key, the first one of equals, which becomes the lowest key: i64."""
+    """Return the index of the highest key, the first one of equals, and replace it by the lowest key: i64."""
     state = [f.splat(LOWEST_KEY, LANES, I32), f.splat(_BEHIND, LANES, I32)]
     with f.loop(0, count, LANES, state) as at:
         best, places = at.state
