@@ -34,12 +34,15 @@ class MutantGroup:
 
 CPU = "tests/runtime/backends/cpu"
 _OPERATIONS = ("tests/runtime/test_operations.py",)
-_PROGRAMS = ("tests/runtime/backends/reference/test_pipelines.py", "tests/runtime/backends/reference/test_interpreter.py")
+_PROGRAMS = (
+    "tests/runtime/backends/reference/test_pipelines.py",
+    "tests/runtime/backends/reference/test_interpreter.py",
+)
 _MODELS = ("tests/test_native.py", "-k", "llama or taking")
 
 
 def _cpu_room(room: str, *stages: str) -> MutantGroup:
-    """A folder of the CPU backend. `stages` are names of its test files; after them come each operation, small programs,
+    """A folder of the CPU backend. `stages` names its test files, which run before those of operations, small programs
     and compiled models."""
     names = tuple(f"{CPU}/{name}.py" for name in stages)
     own = (f"{CPU}/test_NAME.py", f"{CPU}/native/test_NAME.py")
