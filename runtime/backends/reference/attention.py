@@ -27,7 +27,9 @@ from sscc.runtime.backends.reference.views import MalformedKind
 
 
 class ReferenceAttentionErrors(MalformedKind):
-    DTYPES_DIFFER = "{step} reads rows of {param!r} ({dtype}) and {other!r} ({other_dtype}), but they need the same dtype"
+    DTYPES_DIFFER = (
+        "{step} reads rows of {param!r} ({dtype}) and {other!r} ({other_dtype}), but they need the same dtype"
+    )
 
 Fetch = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], in their stored form."""

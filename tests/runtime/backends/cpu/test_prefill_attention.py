@@ -45,11 +45,6 @@ SCRATCHES = {"k_scratch": 8, "v_scratch": 6}
 """Numbers of their rows."""
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def tolerance(dtype: torch.dtype) -> float:
     """Tolerance for values of order 1, which the output and, with bf16, the softmax's weights are rounded to."""
     return 1e-5 if dtype == torch.float32 else 2e-2

@@ -23,11 +23,6 @@ CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pyte
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 # ------------------------------------------------------------------------------------------------------ scores
 
 
