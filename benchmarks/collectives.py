@@ -1,7 +1,7 @@
 """An all-reduce between two processes of one machine, through what could carry it, and a program of two ranks.
 
     python benchmarks/collectives.py [--bytes 2048 8192 32768] [--repeats 2000] [--ranks 2] [--rounds 3] \
-      [--mpi PYTHON ..] [--write docs/tensor-parallel.md]
+      [--mpi PYTHON ..] [--write docs/results/speed.md]
     python benchmarks/collectives.py --program ONE.rdu TWO.rdu [--steps 64]
 
 Every process has one thread. What is timed is one sum of f32 over the ranks, taken in their order, from the call in

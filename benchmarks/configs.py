@@ -1,6 +1,6 @@
-"""What published models compile into, and what that takes: the table of docs/models.md.
+"""What published models compile into, and what that takes: the table of docs/results/models.md.
 
-    python benchmarks/configs.py [--only NAME ..] [--parts] [--journal FILE] [--write docs/models.md]
+    python benchmarks/configs.py [--only NAME ..] [--parts] [--journal FILE] [--write docs/results/models.md]
 
 Compiles each config of benchmarks/configs without weights at the longest context of its model, one after another, each
 in a process of its own. Caches keep 8192 rows, at most a quarter of the context; programs and their weights are bf16,

@@ -1,6 +1,6 @@
 """Conversations that share a system prompt: the time to the first token where servers reuse what they have prefilled.
 
-    python benchmarks/conversations.py [--write docs/serving.md] [--json]
+    python benchmarks/conversations.py [--write docs/results/serving.md] [--json]
 
 Four servers: sscc as it is, with the compressed cache of SnapStream and with selection by query; the first of these
 with `--prompt-cache 0`; and llama.cpp's llama-server with its own prompt cache.

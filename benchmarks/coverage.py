@@ -1,6 +1,6 @@
-"""Which of transformers' causal language models compile, and agree with it: the table of docs/models.md.
+"""Which of transformers' causal language models compile, and agree with it: the table of docs/results/models.md.
 
-    python benchmarks/coverage.py [--types a,b] [--jobs N] [--again] [--write docs/models.md]
+    python benchmarks/coverage.py [--types a,b] [--jobs N] [--again] [--write docs/results/models.md]
     python benchmarks/coverage.py --fields [--types a,b] [--jobs N] [--again]
     python benchmarks/coverage.py --newest     the same with the newest release of transformers, before the range in
                                                pyproject.toml is widened

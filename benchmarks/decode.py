@@ -1,8 +1,8 @@
 """Decode speed of sscc and of its peers, side by side: the same weights, the same threads, repeats interleaved.
 
-    python benchmarks/decode.py [--models m125 m1b] [--only WORD ..] [--write docs/performance.md] [--json]
+    python benchmarks/decode.py [--models m125 m1b] [--only WORD ..] [--write docs/results/speed.md] [--json]
 
-Peers that are not installed are skipped, with the command that installs them. docs/performance.md says how to read
+Peers that are not installed are skipped, with the command that installs them. docs/results/speed.md says how to read
 the table.
 """
 

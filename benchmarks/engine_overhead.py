@@ -1,6 +1,6 @@
 """What the engine costs beside the interpreter: its thread's own time per decode step, as a share of the step.
 
-    python benchmarks/engine_overhead.py [--model m125] [--types bf16 int8] [--write docs/serving.md] [--json]
+    python benchmarks/engine_overhead.py [--model m125] [--types bf16 int8] [--write docs/results/serving.md] [--json]
 
 Every slot decodes while some way of reading takes the tokens. The overhead is what the engine counts itself
 (`Metrics.overhead_seconds`): sampling, bookkeeping, waking readers; a step is the call of the interpreter.

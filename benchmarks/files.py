@@ -2,7 +2,7 @@
 
     python benchmarks/files.py [--models NAME ..] [--parts speed start perplexity] [--write PAGE] [--json]
 
-Both programs read the same file. Repeats interleave; `benchmarks/gguf_files.py` makes the files. docs/performance.md
+Both programs read the same file. Repeats interleave; `benchmarks/gguf_files.py` makes the files. docs/results/speed.md
 says how to read the tables.
 """
 

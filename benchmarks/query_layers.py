@@ -1,6 +1,7 @@
 """Which layers and heads miss what, where each step's query chooses the rows that it attends to.
 
-    python benchmarks/query_layers.py [--topk 108] [--bits 2] [--group 3] [--examples N] [--write docs/quality.md]
+    python benchmarks/query_layers.py [--topk 108] [--bits 2] [--group 3] [--examples N]
+      [--write docs/results/quality.md]
 
 Windows of running text, as the runs `smollm2-query-perplexity*` of quality.py have them: a part that is prefilled, and
 the tokens after it, each of which chooses. What a step does is a mask over the attention of the whole window, so one

@@ -1,7 +1,7 @@
 """Decode steps whose queries choose their rows, beside SnapStream with as many rows and the full cache.
 
     python benchmarks/query_selection.py [MODEL] [--cases 1x16384 1x65536 8x65536] [--threads 2] [--steps 64] \
-      [--folder FOLDER] [--write docs/performance.md]
+      [--folder FOLDER] [--write docs/results/speed.md]
 
 A case is BATCHxCONTEXT, MODEL a name of `models.py` or a folder. Caches are not filled by a prompt but with random
 bytes that stand for small numbers, which takes a second instead of minutes and costs a step the same; slots stand at
@@ -33,6 +33,8 @@ from benchmarks.harness import Runner, RunnerError, command, environment, native
 from benchmarks.peers.registry import PEERS
 from sscc.compiler.tools.commands.cli import main as sscc_command
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
+from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.prompt import Prompt
 from sscc.runtime.session.session import Session
 
 BLOCK = "benchmarks/query_selection.py"
@@ -99,8 +101,9 @@ def fill(session: Session, length: int) -> None:
             piece &= np.asarray(0x7FFF, flat.dtype)
         for start in range(0, flat.size, piece.size):
             flat[start : start + piece.size] = piece[: flat.size - start]
+    tokens, logits = np.full(length, TOKEN, np.int64), np.zeros(session.signature.vocab_size, np.float32)
     for slot in range(session.signature.batch):
-        session._fill(slot, length, TOKEN)
+        session._slots.fill(slot, Prompt(Excerpt.whole(tokens), logits))
 
 
 def decode(session: Session) -> float:

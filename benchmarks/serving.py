@@ -1,9 +1,9 @@
 """What a fixed KV budget buys a server: the same load, the same bytes of KV, over HTTP.
 
-    python benchmarks/serving.py [--rates R ..] [--write docs/performance.md] [--json]
+    python benchmarks/serving.py [--rates R ..] [--write docs/results/serving.md] [--json]
 
 Three servers in turn: sscc with a compressed cache, sscc with a full cache (fewer sequences fit into the same bytes),
-and llama.cpp's llama-server with as many. docs/performance.md says how to read the table.
+and llama.cpp's llama-server with as many. docs/results/serving.md says how to read the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a prompt's slot takes when it goes from a prefill server to a decode server, beside an uncompressed cache.
 
-    python benchmarks/slot_messages.py [--write docs/serving.md]
+    python benchmarks/slot_messages.py [--write docs/results/serving.md]
 
 Compiles full configs of benchmarks/configs without weights and reads the sizes off their programs, as
 `sscc inspect --json` does (`slot_message_bytes`, `full_slot_bytes`). Nothing is measured.

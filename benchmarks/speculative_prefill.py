@@ -1,9 +1,9 @@
 """Time to the first token of a long prompt, whole and as a draft shortens it.
 
     python benchmarks/speculative_prefill.py [--model qwen] [--draft smollm2] [--tokens 8000]
-        [--write docs/performance.md]
+        [--write docs/results/speed.md]
 
-The models are those of docs/quality.md, which have two tokenizers, or dense shapes with random weights
+The models are those of docs/results/quality.md, which have two tokenizers, or dense shapes with random weights
 (benchmarks/models.py), which have one: how long a prompt takes depends on shapes alone. In each repeat the whole prompt
 is read, then the draft scores it, then what it keeps is read, for each share. Beside the ratio stands the one that
 operations allow: those of reading the whole prompt, by those of the draft's reading and of reading the rest.

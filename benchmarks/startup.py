@@ -1,6 +1,6 @@
 """How long `sscc run` takes from the start of its process to the first token, and how long it takes to do nothing.
 
-    python benchmarks/startup.py [--model NAME] [--interpreter NAME] [--write docs/performance.md] [--json]
+    python benchmarks/startup.py [--model NAME] [--interpreter NAME] [--write docs/results/speed.md] [--json]
 
 The artifact is compiled as users compile it, weights inside. The prompt is one token, so that prefill is short; the
 process is timed from outside until it has ended.

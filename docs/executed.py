@@ -1,12 +1,13 @@
-"""Runs what a page of the documentation shows, and compares what it says, or writes it into the page.
+"""Run the commands of a documentation page, and compare their output with the page or write it into the page.
 
-python docs/executed.py docs/tutorial.md            exit 1 where a command says something else than the page
-python docs/executed.py docs/tutorial.md --write    write what the commands say into the page
+python docs/executed.py docs/tutorial.md            exit 1 if a command's output differs from the page
+python docs/executed.py docs/tutorial.md --write    write the output into the page
+python docs/executed.py docs/tour.md --put .demo/SmolLM2-135M-Instruct.Q4_1.gguf examples/passkey.txt
 
-A block ```console has commands behind `$ `, each followed by what it says, stdout and stderr together. A line `...` of
-the page stands for any lines, and an error of rounding (6.54e-07) for any other of less than 1e-5: it is the CPU's. A
-block ```python whose first line is `# NAME.py` becomes that file, for a command to run. All of a page runs in one
-folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put there.
+A ```console block has commands after `$ `, each followed by its output, stdout and stderr together. A line `...` of
+the page stands for any lines, and a rounding error (6.54e-07) for any other below 1e-5, because it depends on the CPU.
+A ```python block whose first line is `# NAME.py` becomes that file. All commands of a page run in one temporary folder
+with a cache of its own. The folder holds tests/models/tiny as `recall`, and the files of --put.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -33,18 +34,20 @@ ROOT = Path(__file__).resolve().parents[1]
 ANY = "..."
 _ROUNDING = re.compile(r"\b\d\.\d+e-(?:0[6-9]|[1-9]\d)\b")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "120"}
+CACHE = "SSCC_CACHE"
 
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Runs what a page shows, and compares what it says.")
+    parser = argparse.ArgumentParser(description="Run the commands of a page and compare their output with it.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--write", action="store_true", help="write what the commands say into the page")
+    parser.add_argument("--write", action="store_true", help="write the output into the page")
+    parser.add_argument("--put", type=Path, nargs="+", default=[], help="files that the page's commands read")
     arguments = parser.parse_args()
     before = arguments.page.read_text()
     with tempfile.TemporaryDirectory() as folder:
-        after = executed(before, Path(folder))
+        after = executed(before, Path(folder), arguments.put)
     if arguments.write:
         arguments.page.write_text(after)
         return 0
@@ -52,8 +55,10 @@ def main() -> int:
     return 1 if difference else 0
 
 
-def executed(page: str, folder: Path) -> str:
-    """`page` with what its commands say in `folder`. A page's `...` stays where the lines around it agree."""
+def executed(page: str, folder: Path, files: Sequence[Path] = ()) -> str:
+    """Return `page` with the output of its commands, run in `folder`. A `...` of the page stays if it matches."""
+    for file in files:
+        shutil.copy(file, folder)
     shutil.copytree(ROOT / "tests" / "models" / "tiny", folder / "recall", ignore=shutil.ignore_patterns("*.py", "__*"))
 
     def run(block: re.Match[str]) -> str:
@@ -75,34 +80,31 @@ def executed(page: str, folder: Path) -> str:
 
 
 def differences(before: str, after: str) -> Iterator[str]:
-    return difflib.unified_diff(before.splitlines(True), after.splitlines(True), "the page", "what it says now")
+    return difflib.unified_diff(before.splitlines(True), after.splitlines(True), "the page", "output now")
 
 
 def _say(command: str, folder: Path) -> str:
-    """What a line says. `sscc ..` that it is or begins a pipe with runs in this process: every new one would import
-    torch again."""
+    """Return the output of a command line. A leading `sscc ..` runs in this process, which has imported torch."""
     words, pipe, rest = command.partition(" | ")
     if re.match(r"sscc ", words) and not re.search(r"[;&<>$`|]", re.sub(r"'[^']*'", "", words)):
-        said, errors, code = _run_sscc(shlex.split(words)[1:], folder)
+        said, errors, code = _run_sscc(shlex.split(words)[1:], folder, apart=bool(pipe))
         if pipe:
             after, code = _run_shell(rest, folder, said)
             said = errors + after
-        else:
-            said = errors + said
     else:
         said, code = _run_shell(command, folder)
     return said.rstrip("\n") + (f"\n(exit code {code})" if code else "")
 
 
-def _run_sscc(words: list[str], folder: Path) -> tuple[str, str, int]:
-    """What a command prints, the errors that it prints, and its exit code."""
+def _run_sscc(words: list[str], folder: Path, apart: bool) -> tuple[str, str, int]:
+    """Return stdout, stderr and the exit code of `sscc WORDS`; unless `apart`, stdout has both, as a terminal shows."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
-        mock.patch.dict(os.environ, ENVIRONMENT),
-        mock.patch.object(logging.getLogger(), "handlers", []),  # a command says where its warnings go
+        mock.patch.dict(os.environ, {**ENVIRONMENT, CACHE: str(folder / ".cache")}),
+        mock.patch.object(logging.getLogger(), "handlers", []),  # each command configures its own logging
         contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
+        contextlib.redirect_stderr(errors if apart else output),
     ):
         try:
             code = cli.main(words)
@@ -112,17 +114,16 @@ def _run_sscc(words: list[str], folder: Path) -> tuple[str, str, int]:
 
 
 def _run_shell(line: str, folder: Path, text: str = "") -> tuple[str, int]:
-    """What a line of bash prints, errors included, and its exit code."""
+    """Return the output of a line of bash, stderr included, and its exit code."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, **ENVIRONMENT, "PATH": path}
+    environment = {**os.environ, **ENVIRONMENT, CACHE: str(folder / ".cache"), "PATH": path}
     bash = ["bash", "-c", f"exec 2>&1\n{line}"]
     result = subprocess.run(bash, cwd=folder, env=environment, input=text, stdout=subprocess.PIPE, text=True)
     return result.stdout, result.returncode
 
 
 def _stands_for(shown: str, lines: str) -> bool:
-    """Whether a page's text is what was said, where a line `...` is any lines, and one error of rounding any other of
-    less than 1e-5."""
+    """Return True if output matches a page: `...` is any lines, a rounding error any other below 1e-5."""
     return re.fullmatch("\n".join(map(_pattern, shown.split("\n"))), lines, re.DOTALL) is not None
 
 

@@ -1,9 +1,9 @@
-"""Takes the pictures of docs/images, as Chromium draws them: sections of a report, and the server's page.
+"""Take the screenshots of docs/images with Chromium: sections of a report, and the server's page.
 
     python docs/screenshots.py PAGE.html [--server OUT.rdu] [--folder FOLDER]
 
-PAGE.html is what `sscc report` wrote of the README's small.rdu with --ir-dir and --prompt-file; OUT.rdu, the README's
-served.rdu, is served on a free port of this machine meanwhile. Needs playwright (the extra `test`), matplotlib's Pillow
+PAGE.html is the report of small.rdu in docs/tour.md, written with --ir-dir and --prompt-file; OUT.rdu is served.rdu of
+the same page, and is served on a free port for the screenshot. Needs playwright (the extra `test`), matplotlib's Pillow
 (the extra `eval`), and Debian's chromium.
 """
 
@@ -28,18 +28,18 @@ PICTURES = (
     ("timeline-light", "light", WIDTH, "#timeline", None),
     ("kept-light", "light", WIDTH, "#kept", 520),
 )
-"""Name, colours, width of the window, what is shown, and how much of its height at most."""
+"""Name, color scheme, window width, CSS selector, and the largest height in pixels."""
 QUESTION = "What is the capital of France?"
 LONG_QUESTION = "Tell me a story about the sea."
 ANSWER_SECONDS = 60
 WATCHED_SECONDS = 3
-"""Of the long answer, after which the picture is taken."""
+"""Delay before the screenshot of the long answer."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Takes the pictures of docs/images.")
+    parser = argparse.ArgumentParser(description="Take the screenshots of docs/images.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="an artifact whose server's page is taken too")
+    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="also take the server's page of this artifact")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "images")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -72,7 +72,7 @@ def _section(
 
 
 def _server(browser: Any, url: str, path: Path) -> None:
-    """The page while it answers a second question."""
+    """Take the page while it answers a second question."""
     tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark")
     tab.goto(url)
     tab.wait_for_selector("#state.ok")
@@ -87,7 +87,7 @@ def _server(browser: Any, url: str, path: Path) -> None:
 
 
 def _taken(tab: Any, path: Path, **options: Any) -> None:
-    """A picture of few colours, which is a third as large."""
+    """Save a screenshot with 128 colors, a third of the size."""
     from PIL import Image
 
     tab.screenshot(path=path, **options)
@@ -100,7 +100,7 @@ def _taken(tab: Any, path: Path, **options: Any) -> None:
 
 @contextmanager
 def _served(artifact: Path) -> Iterator[str]:
-    """The address of a server that is ended, by its id, with the block."""
+    """Serve an artifact for the duration of the block and yield its address."""
     command = [sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", str(artifact), "--port", "0", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

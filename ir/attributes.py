@@ -1,4 +1,4 @@
-"""Records as dictionary attributes of a module: what a dump says about itself, read back with care."""
+"""Records as dictionary attributes of a module: the metadata of a dump, type-checked when it is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sscc.ir.errors import ErrorKind, InputError
 
 
 class AttributeErrors(ErrorKind):
-    """Dictionary attributes whose fields are not those of their record."""
+    """Dictionary attributes that lack a field of their record, or have an unknown or ill-typed one."""
 
-    NOT_A_DICTIONARY = InputError, "it is {value}, expected a dictionary"
-    UNKNOWN = InputError, "{name} is not one of its fields, which are {fields}"
+    NOT_A_DICTIONARY = InputError, "the attribute is {value}, expected a dictionary"
+    UNKNOWN = InputError, "unknown field {name} (known fields: {fields})"
     MISSING = InputError, "{name} is missing"
     WRONG_TYPE = InputError, "{name} is {value}, expected {expected}"
 
@@ -27,7 +27,7 @@ _KINDS: dict[type, tuple[type, str]] = {
 
 
 def write_record(values: Mapping[str, int | str | list[int]]) -> ir.DictAttr:
-    """`values` as a dictionary of i64, string and i64 array attributes."""
+    """Return `values` as a dictionary of i64, string and i64 array attributes."""
     return ir.DictAttr.get({name: _attribute(value) for name, value in values.items()})
 
 
@@ -42,14 +42,14 @@ def _attribute(value: int | str | list[int]) -> ir.Attribute:
 def read_record(
     attribute: ir.Attribute, fields: Mapping[str, type], defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The values of a dictionary attribute.
+    """Return the values of a dictionary attribute.
 
     Args:
-        fields: name -> int, str or list (of integers), of exactly the fields there must be.
-        defaults: the values of those that may be missing.
+        fields: type of each field by name: int, str or list (of integers). No other fields are allowed.
+        defaults: values of the fields that may be missing.
 
     Raises:
-        InputError: naming the first field that does not fit.
+        InputError: a field is missing, unknown or of another type; the message names the first such field.
     """
     if not isinstance(attribute, ir.DictAttr):
         raise AttributeErrors.NOT_A_DICTIONARY(value=attribute)

@@ -1,4 +1,4 @@
-"""Building functions: typed arguments with attributes, by name."""
+"""Builders of functions and tensor operations. Arguments of a function are typed and found by role and name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sscc.ir.errors import ErrorKind, InputError, InternalError
 
 
 class FunctionErrors(ErrorKind):
-    """Functions of a module whose signature sscc cannot read."""
+    """Function signatures that sscc cannot read."""
 
     ARGUMENT_ROLE = InputError, "argument {index} of @{function} has none of the attributes {roles}"
     RESULT_ROLE = InputError, "result {index} of @{function} has none of the attributes {roles}"
@@ -22,24 +22,25 @@ class FunctionErrors(ErrorKind):
 
 ROLES = ("weight", "constant", "input", "state", "output")
 STORED = ("weight", "constant")
-"""Roles whose bytes come with the artifact."""
+"""Roles of arguments whose bytes are part of the artifact."""
 SOURCES = "sscc.sources"
-"""On a stored argument: the names of the tensors that it is made of, where that is not its own name."""
+"""Attribute of a stored argument: names of its source tensors; absent if the only source has the argument's own name.
+"""
 ENCODING = "sscc.encoding"
-"""On a stored argument: the encoding that makes it of each of them, unless it is a copy."""
+"""Attribute of a stored argument: the encoding that makes it from its sources (`Encoding`); absent for a copy."""
 CUT = "sscc.cut"
-"""On a stored argument: how what is made of each of them is cut over ranks (sscc.ir.sharding), where a rank has a part
-alone."""
+"""Attribute of a stored argument: the sharding of each source over ranks (`sscc.ir.sharding.Cut`), if a rank stores
+only a part."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A function argument: what it is (`role`), its name in that role, and its type.
+    """A function argument: its `role`, its name within that role, and its type.
 
     Attributes:
-        sources: of a stored argument, what `SOURCES` says; () where it is made of the tensor of its name.
-        encoding: of a stored argument, what `ENCODING` says; "" for a copy.
-        cut: of a stored argument, what `CUT` says; "" where every rank has all of it.
+        sources: names of the source tensors of a stored argument (`SOURCES`); () for the tensor of the same name.
+        encoding: encoding of a stored argument (`ENCODING`); "" for a copy.
+        cut: sharding of a stored argument (`CUT`); "" if every rank stores all of it.
     """
 
     role: str
@@ -61,15 +62,15 @@ class Argument:
 
     @property
     def made_of(self) -> tuple[str, ...]:
-        """The names of the tensors that a stored argument is made of."""
+        """Names of the tensors from which a stored argument is made."""
         return self.sources or (self.name,)
 
 
 def arguments_of(function: Any) -> list[Argument]:
-    """The arguments of a function that was made with `make_function` or by the importer.
+    """Return the arguments of a function made by `make_function` or by the importer.
 
     Raises:
-        InputError: an argument does not say what it is; the function is not from a dump of this compiler.
+        InputError: an argument has no role, so the function is not from a dump of this compiler.
     """
     return _named(function, "arg_attrs", function.type.inputs)
 
@@ -82,7 +83,8 @@ def make_function(
     location: ir.Location,
     attributes: dict[str, ir.Attribute] | None = None,
 ) -> Any:
-    """Appends an empty private function with an entry block to `module`; results carry names like arguments."""
+    """Append an empty private function with an entry block to `module` and return it. Results have names, like
+    arguments."""
     with ir.InsertionPoint(module.body), location:
         type_ = ir.FunctionType.get([a.type for a in arguments], [r.type for r in results])
         function = func.FuncOp(name, type_, visibility="private")
@@ -95,12 +97,12 @@ def make_function(
 
 
 def results_of(function: Any) -> list[Argument]:
-    """The results of a function made with `make_function`. Raises InputError as `arguments_of` does."""
+    """Return the results of a function made by `make_function`. Raises InputError as `arguments_of` does."""
     return _named(function, "res_attrs", function.type.results)
 
 
 def short_name(name: str) -> str:
-    """The end of a tensor's name, without the part that all layers share: `self_attn.q_proj.weight`."""
+    """Return the end of a tensor's name, without the prefix of its layer: `self_attn.q_proj.weight`."""
     return ".".join(part for part in name.split(".")[-3:] if not part[:1].isdigit())
 
 
@@ -137,7 +139,8 @@ def _mixed(offsets: Sequence[Offset]) -> tuple[list[ir.Value], list[int]]:
 
 
 def extract_slice(source: ir.Value, offsets: Sequence[Offset], sizes: Sequence[int], drop: int = 0) -> ir.Value:
-    """The box of `sizes` at `offsets` of a tensor, unit strides, without its first `drop` (unit) dimensions."""
+    """Return the slice of `source` at `offsets` of the given `sizes` with unit strides, without its first `drop` (unit)
+    dimensions."""
     dynamic, static = _mixed(offsets)
     type_ = tensor_type(list(sizes)[drop:], source.type.element_type)
     ones = [1] * len(static)
@@ -146,7 +149,8 @@ def extract_slice(source: ir.Value, offsets: Sequence[Offset], sizes: Sequence[i
 
 
 def insert_slice(source: ir.Value, dest: ir.Value, offsets: Sequence[Offset]) -> ir.Value:
-    """`dest` with `source` written at `offsets`, unit strides; `source` may lack leading unit dimensions."""
+    """Return `dest` with `source` written at `offsets`, with unit strides. `source` may lack leading unit dimensions.
+    """
     dynamic, static = _mixed(offsets)
     shape = list(source.type.shape)
     sizes = [1] * (len(static) - len(shape)) + shape
@@ -155,7 +159,7 @@ def insert_slice(source: ir.Value, dest: ir.Value, offsets: Sequence[Offset]) ->
 
 
 def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """`source` with unit dimensions added or removed: one expand or collapse."""
+    """Return `source` with unit dimensions added or removed, by one expand or collapse."""
     old, new = list(source.type.shape), list(shape)
     type_ = tensor_type(new, source.type.element_type)
     longer, shorter = (new, old) if len(new) > len(old) else (old, new)
@@ -168,7 +172,8 @@ def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
 
 
 def _unit_groups(longer: list[int], shorter: list[int]) -> list[list[int]]:
-    """For every dimension of `shorter`, the dimensions of `longer` that make it up: itself and added ones."""
+    """Return, for each dimension of `shorter`, the dimensions of `longer` that it expands to: itself and added unit
+    ones."""
     groups: list[list[int]] = [[]]
     matched = 0
     for axis, size in enumerate(longer):
@@ -189,7 +194,7 @@ def index_constant(value: int) -> ir.Value:
 
 
 def index_of(value: ir.Value) -> int | None:
-    """The number that a constant of type index is; None for any other value."""
+    """Return the value of a constant of type index; None for any other value."""
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation
     if op is None or op.name != "arith.constant" or not isinstance(value.type, ir.IndexType):
         return None
@@ -197,7 +202,7 @@ def index_of(value: ir.Value) -> int | None:
 
 
 def table_entry(numbers: Sequence[int], index: ir.Value) -> ir.Value:
-    """Number `index`, an index value, of a table."""
+    """Return the entry of a table of constants at an index value."""
     type_ = ir.RankedTensorType.get([len(numbers)], ir.IndexType.get())
     literal = ir.DenseElementsAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), number) for number in numbers], type_)
     value: ir.Value = tensor.ExtractOp(arith.ConstantOp(type_, literal).result, [index]).result
@@ -205,7 +210,8 @@ def table_entry(numbers: Sequence[int], index: ir.Value) -> ir.Value:
 
 
 def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> ir.Value:
-    """An i64 tensor holding min(start + i, limit) along its last dimension; both are index values."""
+    """Return an i64 tensor with min(start + i, limit) at position i of its last dimension. `start` and `limit` are
+    index values."""
     i64 = ir.IntegerType.get_signless(64)
     type_ = tensor_type(shape, i64)
 
@@ -217,7 +223,7 @@ def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> 
 
 
 def not_negative(numbers: ir.Value) -> ir.Value:
-    """Whether each element of an i64 tensor is at least 0, as i1."""
+    """Return an i1 tensor: True where an element of an i64 tensor is at least 0."""
 
     def element(number: ir.Value) -> ir.Value:
         zero = arith.ConstantOp(number.type, 0).result
@@ -232,10 +238,10 @@ def elementwise(
     element: Callable[..., ir.Value],
     axes: Sequence[Sequence[int]] | None = None,
 ) -> ir.Value:
-    """Return the tensor of `type_` whose elements are ``element(*those of the inputs)``.
+    """Return the tensor of `type_` that `element` computes from the corresponding elements of `inputs`.
 
     Args:
-        axes: for each input the dimensions of the result along which its own are; None: the first ones.
+        axes: for each input, the result dimension of each of its dimensions; None for the leading ones.
     """
     empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result
     dims = [ir.AffineDimExpr.get(dim) for dim in range(type_.rank)]

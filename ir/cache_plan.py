@@ -1,12 +1,13 @@
-"""The cache plan: which layers keep which rows. Layers that keep the same rows are a group; their states are stacked.
+"""The cache plan: groups of layers that keep the same rows. The states of a group's layers are stacked.
 
-A model whose layers all attend to everything is one group, under the geometry that was asked for. Layers that attend
-within a sliding window are a group of their own, whose geometry the window decides: in decode such a layer is a ring of
-`window` rows and nothing else. Layers with other heads or widths are groups of their own too. A layer whose K and V
-others attend to is a group by itself: these others keep nothing, and read what it keeps.
+A model whose layers all attend to the whole context is one group, under the requested geometry. Layers with
+sliding-window attention are a group of their own, whose geometry follows from the window: during decode such a layer
+keeps only a ring of `window` rows. Layers with other head counts or widths are separate groups too. A layer whose K and
+V are shared by later layers is a group by itself: the later layers (its sharers) keep no rows and read those of this
+one.
 
-A layer whose operators keep several states (attention and a short convolution) is in a group for each of them. Its rows
-of attention are those of its first one; the other groups stand beside that.
+A layer whose operators keep several states (attention and a short convolution) is in one group per state. The first of
+these groups holds its attention rows; the others are marked `beside`.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ from sscc.ir.layer_state.rows import Rows, store_of
 from sscc.ir.layer_state.state_tensors import ProgramSizes
 
 STATELESS = "stateless"
-"""The name of the group of layers without a state."""
+"""Name of the group of layers without a state."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers whose caches are alike, and which therefore share their states.
+    """Layers that keep the same kind of cache and share stacked states.
 
     Attributes:
-        name: "" for those that the asked-for geometry governs; else a word, the end of their states' names.
-        layers: which, ascending.
-        geometry: the rows that each of them keeps.
-        heads: query heads; kv_heads: those of K and V.
-        streams: called as one of `STREAMS_OF_A_GROUP`.
-        sharers: layers that keep no rows, but read those of the group's only layer, ascending.
-        slots: where ranks that share KV heads have the rows of slots of their own, how many a rank has; None where it
-            has those of all.
+        name: suffix of the states' names; "" for the group under the requested geometry.
+        layers: layer numbers, ascending.
+        geometry: rows that each layer keeps.
+        heads: query heads.
+        kv_heads: KV heads.
+        streams: streams of rows, named as in `STREAMS_OF_A_GROUP`.
+        sharers: layers, ascending, that keep no rows and read those of the group's only layer.
+        slots: slots per rank, if ranks with the same KV heads divide the slots among themselves; None if every rank
+            keeps the rows of all slots.
         beside: True if its layers are in another group too.
     """
 
@@ -53,22 +55,22 @@ class LayerGroup:
     beside: bool = False
 
     def state(self, name: str) -> str:
-        """What a state of a layer is called in the entries."""
+        """Return the name in the entries of one of the group's states."""
         return state_name(name, self.name)
 
     @property
     def readers(self) -> int:
-        """Layers that read the rows of one of the group's."""
+        """Number of layers that read the rows of one layer of the group."""
         return 1 + len(self.sharers)
 
     @property
     def latent(self) -> bool:
-        """True if all heads make their K and V of one row per position, which is what is kept."""
+        """True for latent rows: all heads compute their K and V from one cached row per position."""
         return is_latent(self.streams)
 
     @property
     def attends(self) -> bool:
-        """True if the layers attend."""
+        """True if the layers have attention."""
         return kind_of(self.streams).attends
 
     @property
@@ -76,18 +78,18 @@ class LayerGroup:
         return self.streams[0]
 
     def rows(self, sizes: ProgramSizes, scratch: LayerGroup | None = None) -> Rows:
-        """Return the rows that its layers keep.
+        """Return the rows that the layers keep.
 
         Args:
-            scratch: the group whose prompt scratch it uses; None: its own.
+            scratch: group that owns the prompt scratch; None for this group.
         """
         name = self.name if scratch is None else scratch.name
         kind = kind_of(self.streams)
         return kind(self.name, name, len(self.layers), self.geometry, self.heads, self.kv_heads, self.streams, sizes)
 
     def shares_scratch_with(self, other: LayerGroup) -> bool:
-        """Return True if both can use one prompt scratch, one after the other. One that others read in their phases is
-        its layer's own."""
+        """Return True if both groups can use one prompt scratch in turn. A scratch that sharers read later belongs to
+        its layer alone."""
         mine, theirs = (
             (group.heads, group.kv_heads, group.streams, group.geometry.obs) for group in (self, other)
         )
@@ -102,8 +104,8 @@ def stateless_group(layers: tuple[int, ...], geometry: Geometry) -> LayerGroup:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The groups of a model, in the order of their first layers. Every layer is in exactly one that stands beside no
-    other, or shares the rows of one."""
+    """Groups of a model's layers, in the order of their first layers. Each layer is in exactly one group that is not
+    `beside`, or is a sharer of one."""
 
     groups: tuple[LayerGroup, ...]
 
@@ -116,33 +118,34 @@ class CachePlan:
 
     @property
     def main(self) -> LayerGroup:
-        """The group that the asked-for geometry governs; the first one where windows govern them all."""
+        """The group under the requested geometry; the first attending one if windows govern all of them."""
         attending = [group for group in self.groups if group.attends] or self.groups
         return next((group for group in attending if not group.name), attending[0])
 
     def of(self, layer: int) -> tuple[LayerGroup, int]:
-        """The first group of a layer, and the layer's place among the layers of that group; of a layer that shares the
-        rows of another one those of that."""
+        """Return a layer's first group, and its index in that group. A sharer has the group and index of the layer
+        whose rows it reads."""
         group = next(group for group in self.groups if not group.beside and layer in (*group.layers, *group.sharers))
         return group, 0 if layer in group.sharers else group.layers.index(layer)
 
     def all_of(self, layer: int) -> list[tuple[LayerGroup, int]]:
-        """All groups of a layer, and the layer's place in each: the first one as `of` gives it, then those beside."""
+        """Return all groups of a layer with its index in each: the group that `of` returns, then those marked `beside`.
+        """
         beside = (group for group in self.groups if group.beside and layer in group.layers)
         return [self.of(layer), *((group, group.layers.index(layer)) for group in beside)]
 
     @property
     def sources(self) -> dict[int, int]:
-        """The layer whose rows it reads, of each layer that keeps none."""
+        """The layer whose rows each sharer reads, by sharer."""
         return {sharer: group.layers[0] for group in self.groups for sharer in group.sharers}
 
     def scratch(self, group: LayerGroup) -> LayerGroup:
-        """The group whose prompt scratch `group` uses, which gives the scratch its name: the first one it can share."""
+        """Return the group that owns the prompt scratch of `group`: the first one that can share its scratch."""
         return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
 
 
 class GroupOfLayers(Protocol):
-    """The layers of a group, those that share the rows of its only layer, and whether it stands beside others."""
+    """Layers of a group: those that keep rows, and those that share the rows of the only one."""
 
     @property
     def layers(self) -> Sequence[int]: ...
@@ -153,11 +156,11 @@ class GroupOfLayers(Protocol):
 
 
 def check_layers(groups: Sequence[GroupOfLayers], layers: int) -> None:
-    """Check that groups are those of layers 0 .. `layers` - 1.
+    """Check that groups cover layers 0 .. `layers` - 1.
 
     Raises:
-        ValueError: a layer is in no group, or in two that stand beside no other; the layers of a group do not ascend,
-            or are none; or layers share the rows of several.
+        ValueError: a layer is in no group, or in two that are not `beside`; the layers of a group are not ascending, or
+            there are none; or a group with sharers has several layers.
     """
     listed = sorted(layer for group in groups if not group.beside for layer in (*group.layers, *group.sharers))
     inside = all(layer in range(layers) for group in groups for layer in group.layers)
@@ -165,7 +168,7 @@ def check_layers(groups: Sequence[GroupOfLayers], layers: int) -> None:
     ascending = all(group.layers for group in groups)
     ascending = ascending and all(a < b for own in all_of for a, b in itertools.pairwise(own))
     if listed != list(range(layers)) or not inside or not ascending:
-        raise ValueError(f"the groups' layers are {[list(own) for own in all_of]}, they must be {layers} in all")
+        raise ValueError(f"the groups' layers are {[list(own) for own in all_of]}, they must cover {layers} layers")
     several = next((group.layers for group in groups if group.sharers and len(group.layers) > 1), None)
     if several is not None:
-        raise ValueError(f"layers share the rows of layers {list(several)}, which must be one")
+        raise ValueError(f"a group with sharers has the layers {list(several)}, it must have one")

@@ -1,4 +1,4 @@
-"""The MLIR context of the process, with torch's and our own dialects loaded.
+"""The MLIR context of the process, with the torch dialects and our own loaded.
 
 A dialect declared in Python binds to one context, so there is exactly one; everything that parses, builds or
 prints IR does it inside ``with mlir():``.
@@ -24,15 +24,15 @@ from sscc.ir.locations import describe_location, origin_of, text_place
 
 
 class IrTextErrors(ErrorKind):
-    """Text that is not IR."""
+    """Text that is not valid IR."""
 
     INVALID = InputError, "{name} is not valid IR: {diagnostic}{origin_hint}"
     TOO_DEEP = InputError, "{name}:{line} is not valid IR: it is nested deeper than {levels} levels"
 
 
-EXCERPT_COLUMNS = 100  # of a line that an error shows
-MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
-_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|[<>]=|//[^\n]*|[()\[\]{}<>]')  # text and comments have none
+EXCERPT_COLUMNS = 100  # longest part of a source line in an error
+MAX_DEPTH = 100  # nested brackets; dumps nest fewer than twenty
+_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|[<>]=|//[^\n]*|[()\[\]{}<>]')  # strings and comments are skipped
 
 
 @cache
@@ -54,17 +54,20 @@ def context() -> ir.Context:
 
 @contextmanager
 def mlir() -> Iterator[ir.Context]:
-    """Enters the context with an unknown default location."""
+    """Enter the context, with an unknown default location."""
     with context() as entered, ir.Location.unknown():
         yield entered
 
 
 def parse_module(text: str, name: str) -> ir.Module:
-    """Parses and verifies IR text.
+    """Parse and verify IR text.
+
+    Args:
+        name: name of the text in messages.
 
     Raises:
-        InputError: with the parser's or verifier's first message, and its line and column in the text, also where
-            operations have locations of their own; `name` says whose text it is.
+        InputError: the text is not valid IR. The message is the first one of the parser or verifier, with its line and
+            column in the text, even if operations have locations of their own.
     """
     _check_depth(text, name)
     try:
@@ -78,13 +81,16 @@ def parse_module(text: str, name: str) -> ir.Module:
 
 
 def parse_by_line(text: str) -> ir.Module:
-    """What `parse_module` has parsed, with the lines and columns of the text as locations."""
+    """Return the module that `parse_module` would return, with positions in the text as locations."""
     return ir.Module.parse(without_locations(text))
 
 
 def _in_the_text(error: ir.MLIRError, text: str) -> tuple[ir.MLIRError, str]:
-    """The error with places in the text, and where in the model it is where only that is said: a verifier knows no
-    other place of an operation than its location."""
+    """Return the error with positions in the text, and the origin in the model if the original error named only that.
+
+    A verifier reports the location of an operation and knows no position in the text, so the text is parsed again
+    with its locations blanked.
+    """
     if _place(error) is not None:
         return error, ""
     try:
@@ -96,7 +102,7 @@ def _in_the_text(error: ir.MLIRError, text: str) -> tuple[ir.MLIRError, str]:
 
 
 def _check_depth(text: str, name: str) -> None:
-    """Refuses text that the parser, which calls itself for every bracket, could only read on a deeper stack."""
+    """Refuse deeply nested text: MLIR's parser recurses for every bracket and would overflow the stack."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         bracket = match.group()
@@ -110,7 +116,7 @@ def _check_depth(text: str, name: str) -> None:
 
 
 def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
-    """The first error of an MLIRError after its place; one in the text itself is `name:line:column`."""
+    """Return the first error of an MLIRError with its place; a place in the text is written `name:line:column`."""
     if not error.error_diagnostics:
         return str(error)
     diagnostic, place = error.error_diagnostics[0], _place(error)
@@ -120,7 +126,7 @@ def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
 
 
 def _place(error: ir.MLIRError) -> tuple[int, int] | None:
-    """Line and column in the text that was parsed, of the first error; None where it names none."""
+    """Return line and column in the parsed text of the first error; None if it names none."""
     return next((text_place(diagnostic.location) for diagnostic in error.error_diagnostics), None)
 
 
@@ -130,8 +136,8 @@ def _pointed_at(error: ir.MLIRError, text: str) -> str:
 
 
 def pointed_at(text: str, line: int, column: int) -> str:
-    """A line of the text and a caret below a column of it, both counted from 1; "" where there is no such line. Of a
-    long line, the part around the place."""
+    """Return a line of the text and a caret below a column of it, both counted from 1; "" if there is no such line. A
+    long line is shortened to the part around the column."""
     lines = text.split("\n")
     if line > len(lines):
         return ""
@@ -142,5 +148,5 @@ def pointed_at(text: str, line: int, column: int) -> str:
 
 
 def print_module(module: ir.Module) -> str:
-    """The text form that dumps use, with locations: what `parse_module` reads back."""
+    """Return the text form that dumps use, with locations; `parse_module` reads it back."""
     return readable(module.operation.get_asm(enable_debug_info=True), module)

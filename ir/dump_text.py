@@ -1,11 +1,12 @@
-"""How a module reads in a dump: arguments by their names, one to a line, and large attributes out of line.
+"""The text of dumps: arguments by name, one per line, and large attributes out of line.
 
-MLIR prints `%arg17`; what the argument is stands in its attributes (`sscc.weight`, `sscc.state`, ..). Its own way to
-print names, from locations, would name every operation after the module of the model that it comes from, which is what
-our locations have, and the parameters of every loop body. So the text is rewritten. It is the same module: it parses
-back, and prints as the same text.
+MLIR prints `%arg17`; the argument's name stands in its attributes (`sscc.weight`, `sscc.state`, ..). MLIR can print
+names from locations, but our locations are modules of the model, so that it would name every operation and every
+parameter of a loop body after them. The text is rewritten instead. It is the same module: it parses back, and prints as
+the same text.
 
-`without_locations` is the other way round: of whatever text, where each operation stands in it.
+`without_locations` does the reverse for any text: without them, the parser locates each operation by its line and
+column in the text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch_mlir import ir
 from sscc.ir.builders import ROLES, SOURCES, STORED, short_name
 
 LARGE = 100
-"""Characters of an attribute that is written out of line."""
+"""Length in characters above which an attribute is written out of line."""
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _ARGUMENT = re.compile(rf"{_STRING}|%arg(\d+)(?![\w$.-])")
@@ -34,7 +35,7 @@ _LIST = re.compile(rf"{re.escape(SOURCES)} = (\[{_STRING}(?:, {_STRING})*\])")
 
 
 def readable(text: str, module: ir.Module) -> str:
-    """The printed `text` of `module`, rewritten. Text in MLIR's generic form stays as it is."""
+    """Return the printed `text` of `module`, rewritten. Text in MLIR's generic form is returned unchanged."""
     head, *functions = _FUNCTION.split(text)
     present = [op for op in module.body.operations if op.operation.name == "func.func"]
     if len(present) != len(functions):
@@ -48,7 +49,8 @@ def readable(text: str, module: ir.Module) -> str:
 
 
 def without_locations(text: str) -> str:
-    """`text` of IR with blanks in place of its locations: parsed, every operation has its line and column in `text`."""
+    """Return `text` with its locations blanked, so that each operation, once parsed, has its line and column in `text`.
+    """
     parts, end, at = [], 0, 0
     while (match := _LOCATION.search(text, at)) is not None:
         at = match.end()
@@ -62,7 +64,7 @@ def without_locations(text: str) -> str:
 
 
 def _closed(text: str, at: int) -> int:
-    """Behind the bracket that closes one that was opened before `at`; the end of the text where none does."""
+    """Return the index behind the bracket that closes one opened before `at`; the end of the text if none does."""
     depth = 1
     for match in _STRING_OR_BRACKET.finditer(text, at):
         depth += {"(": 1, ")": -1}.get(match.group(), 0)
@@ -102,14 +104,15 @@ def _out_of_line(match: re.Match[str], large: dict[str, str]) -> str:
 
 
 def _broken(value: str) -> str:
-    """A list of strings, one to a line."""
+    """Return a list of strings with one string per line."""
     if not value.startswith('["'):
         return value
     return "[\n  " + ",\n  ".join(re.findall(_STRING, value)) + "\n]"
 
 
 def _argument_names(text: str, op: Any) -> Iterator[str]:
-    """Per argument of a function what it is called: unlike each other, and everything else in its `text`."""
+    """Yield the name of each argument of a function. Names differ from each other and from all other names in `text`.
+    """
     known = [_role_and_name(ir.DictAttr(attributes)) for attributes in op.attributes.get("arg_attrs", [])]
     short = Counter(short_name(name) for role, name in known if role in STORED)
     taken = set(_NAMED.findall(text))

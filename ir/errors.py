@@ -48,7 +48,7 @@ def quoted(text: object) -> str:
 class SsccError(Exception):
     """Base class: an error meant for the person who ran the command. Its message is one line.
 
-    An error is made by its kind, `Kind.MEMBER(field=..)`.
+    `Kind.MEMBER(field=..)` makes an error of a kind.
 
     Attributes:
         kind: what went wrong, stable across versions.
@@ -115,7 +115,7 @@ class OutputError(SsccError):
 
 
 class RankError(SsccError):
-    """One of several ranks that run a program together has ended, or does not answer, and so ends the others."""
+    """One of the ranks of a program failed or does not answer, which ends the other ranks too."""
 
     exit_code = 7
 
@@ -130,11 +130,11 @@ class ErrorKind(Enum):
     """Base of the enums of kinds, one for each module that raises errors. A member is `error class, message`.
 
     The message is a format string over the fields. A field is a text, a number, or a list of them, which is joined by
-    commas (`{names!r}` gives each item's `repr`, `{sizes:d}` formats each item); another error gives its message. A
-    field that ends in `hint` may be empty. Texts are made printable and bounded, so a hostile name reaches a terminal
+    commas (`{names!r}` gives each item's `repr`, `{sizes:d}` formats each item), or an error, which gives its message.
+    A field that ends in `hint` may be empty. Texts are made printable and bounded, so a hostile name reaches a terminal
     as text.
 
-    A subclass without members may fix the class of the error and what every message begins with:
+    A subclass without members may fix the class of the error and a prefix of every message:
 
         class ProofKind(ErrorKind):
             def __init__(self, message: str) -> None:
@@ -183,7 +183,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no such number
+        return str(value)  # JSON has no infinity and no NaN
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, SsccError):

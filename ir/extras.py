@@ -1,8 +1,7 @@
-"""Packages that only some commands need, by the extra of the installation that brings them, and what is said where one
-is missing.
+"""Packages that only some commands need, grouped by the extra that installs them, and the message for a missing one.
 
-Without extras an installation executes and inspects artifacts, and works on dumps. It has no torch and no transformers:
-whatever imports one of them asks `require` first.
+An installation without extras executes and inspects artifacts, and works on dumps. It has neither torch nor
+transformers: code that imports one of them calls `require` first.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ EXTRAS: dict[str, dict[str, str]] = {
     COMPLETION: {"shtab": "shtab"},
     PYTEST: {"pytest": "pytest", "filecheck": "filecheck"},
 }
-"""Extra -> module -> the package that has it. What else an extra brings, and in which versions, pyproject.toml says."""
+"""Package of each module, by extra. pyproject.toml has the other packages of an extra, and the versions."""
 
 
 def require(extra: str, purpose: str) -> None:
-    """Checks that the modules of an extra are installed, and imports none of them.
+    """Check that the modules of an extra are installed, without importing them.
 
     Args:
-        purpose: what needs them, as the message's subject.
+        purpose: the feature that needs them, as the subject of the message.
 
     Raises:
-        UsageError: some are not; it names their packages and the extra.
+        UsageError: a module is missing; the message names the packages and the extra.
     """
     missing = [package for module, package in EXTRAS[extra].items() if not _is_installed(module)]
     if missing:
@@ -61,5 +60,5 @@ def is_installed(extra: str) -> bool:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # it was imported already, and has no specification
+    except ValueError:  # an imported module without a specification
         return True

@@ -17,16 +17,16 @@ from sscc.ir.errors import ErrorKind, InputError
 
 
 class RecordErrors(ErrorKind):
-    """JSON that is not the record it stands for."""
+    """JSON that does not have the form of its record."""
 
     WRONG_VALUE = InputError, "{what} is malformed: {place} is {value!r}, expected {expected}"
-    LACKS = InputError, "{what} is malformed: {place} lacks {missing}"
-    UNKNOWN = InputError, "{what} is malformed: {place} has what no {record} has: {unknown}"
+    LACKS = InputError, "{what} is malformed: {place} lacks the fields {missing}"
+    UNKNOWN = InputError, "{what} is malformed: {place} has unknown fields for {record}: {unknown}"
 
 
 
 def encode(value: Any) -> Any:
-    """A record as dictionaries and lists; one with a `kind` says it."""
+    """Return a record as dictionaries and lists. A record with a `kind` is encoded with it."""
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     record: type = type(value)
@@ -44,14 +44,18 @@ def encode(value: Any) -> Any:
 
 @functools.cache
 def _names(record: type) -> tuple[str, ...] | None:
-    """The names of a record's fields; None for what is no record."""
+    """Return the names of a record's fields; None for a type that is not a record."""
     return tuple(f.name for f in dataclasses.fields(record)) if dataclasses.is_dataclass(record) else None
 
 
 def decode(data: Any, hint: Any, where: str, what: str = "the schedule") -> Any:
-    """What `encode` made of a value of type `hint`.
+    """Return the value of type `hint` that `encode` encoded as `data`.
 
-    Raises InputError naming the first thing that does not fit: its place, which begins with `where`, in `what`.
+    Args:
+        where: name of the value, with which places in messages begin.
+        what: name of the file in messages.
+
+    Raises InputError naming the place of the first mismatch.
     """
     try:
         return _decoder(hint)(data)
@@ -64,7 +68,8 @@ _Decoder = Callable[[Any], Any]
 
 
 class _Misfit(Exception):
-    """Something does not fit. Where it is gets known on the way out: a place that is right is never spelled."""
+    """Mismatch between data and type. Its path is collected as the exception propagates, so that valid data costs
+    nothing."""
 
     def __init__(self, kind: RecordErrors, **fields: Any) -> None:
         super().__init__()
@@ -83,7 +88,7 @@ def shown(data: Any) -> Any:
 
 @functools.cache
 def _decoder(hint: Any) -> _Decoder:
-    """What decodes values of a type; made once, because a schedule holds tens of thousands of records."""
+    """Return the decoder of a type. Decoders are cached, because a schedule holds tens of thousands of records."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return functools.partial(_decode_literal, args)
@@ -99,7 +104,7 @@ def _decoder(hint: Any) -> _Decoder:
 
 
 def _fits(data: Any) -> bool:
-    """Whether a number, if it is an integer, is one of 64 bits."""
+    """Return False for an integer that does not fit in 64 bits."""
     return type(data) is not int or -(1 << 63) <= data < 1 << 63
 
 
@@ -169,20 +174,20 @@ def _decode_union(args: tuple[type, ...], data: Any) -> Any:
 
 @functools.cache
 def _fields(record: type) -> dict[str, _Decoder]:
-    """What decodes each field that is there."""
+    """Return the decoder of each field, by name."""
     hints = typing.get_type_hints(record)
     return {f.name: _decoder(_present(hints[f.name])) for f in dataclasses.fields(record)}
 
 
 @functools.cache
 def _optional(record: type) -> frozenset[str]:
-    """The fields that may be None, and are then left out."""
+    """Return the fields that may be None, and are omitted then."""
     hints = typing.get_type_hints(record)
     return frozenset(name for name in _fields(record) if _present(hints[name]) is not hints[name])
 
 
 def _present(hint: Any) -> Any:
-    """The type of a field's value where it is not None."""
+    """Return the type of a field without None."""
     args = get_args(hint)
     return Union[tuple(arg for arg in args if arg is not type(None))] if type(None) in args else hint
 

@@ -1,4 +1,4 @@
-"""Files: written so that nothing half-written is ever seen, opened though nobody vouches for them, digested."""
+"""File operations: atomic writes, safe opening of untrusted files, and digests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _NO_FILES_NAME = (errno.ENAMETOOLONG, errno.EINVAL)
 _SHOWN_LETTERS = 100
 _HASHED_BESIDE = 1 << 19
-"""Bytes from which on a thread of its own pays for hashing a piece."""
+"""Size in bytes from which hashing a piece on another thread pays off."""
 
 
 class FileErrors(ErrorKind):
@@ -43,8 +43,8 @@ class FileErrors(ErrorKind):
     CANNOT_WRITE = OutputError, "{path} cannot be written: {reason}{advice_hint}"
     LINK = InputError, "{path} is a symbolic link, which is not followed"
     MISSING = InputError, "{path} does not exist{similar_hint}"
-    NO_STDIN = InputError, "the input is read from stdin, and there is no stdin"
-    NOT_A_FILE_NAME = UsageError, "no file can have the name {start!r}.. of {letters} letters: {reason}"
+    NO_STDIN = InputError, "the input is to be read from stdin, but stdin is closed"
+    NOT_A_FILE_NAME = UsageError, "{start!r}.. ({letters} characters) cannot be the name of a file: {reason}"
     NOT_REGULAR = InputError, "{path} is not a regular file"
     NOT_UTF8 = InputError, "{path} is not UTF-8 text: byte {position} is {byte:#04x}"
 
@@ -53,21 +53,21 @@ class FileErrors(ErrorKind):
 def replacing(
     path: Path, *, hint: str = "", mode: int = 0o666, name: Callable[[], str] | None = None
 ) -> Iterator[BinaryIO]:
-    """A binary file to write, which takes the place of `path` when the block ends: complete or not at all.
+    """Open a file for binary writing that replaces `path` atomically when the block ends.
 
-    It is written under a temporary name beside `path`, flushed to the disk and renamed, and so is the new name. If the
-    block raises (Ctrl-C included), it is removed and an old `path` is untouched. A link at `path` stays, its target is
-    replaced.
+    The file is written under a temporary name beside `path`, flushed to disk and renamed; the folder is flushed too. If
+    the block raises (Ctrl-C included), the temporary file is removed and an existing `path` is untouched. A link at
+    `path` is kept and its target replaced.
 
     Args:
-        hint: what to do where it cannot be written, appended to the message.
-        mode: permissions of the file, less those that the umask takes away.
-        name: called when the block has ended; the file then takes the place of the file of this name beside `path`.
+        hint: advice for a failed write, appended to the message.
+        mode: permissions of the file, before the umask.
+        name: called when the block has ended; the file then replaces the file of the returned name beside `path`.
 
     Raises:
-        UsageError: no file can have this name.
-        OutputError: the file cannot be made, written or renamed, or `path` is a folder or a device; also in place
-            of what the block made of a write that failed. Other errors of the block pass through.
+        UsageError: `path` cannot be the name of a file.
+        OutputError: the file cannot be created, written or renamed, or `path` is a folder or a device. It replaces
+            the exception that a failed write caused in the block; other exceptions of the block pass through.
     """
     temporary, descriptor = _reserved(path, hint, mode)
     target = _target(path)
@@ -89,7 +89,7 @@ def _target(path: Path) -> Path:
 
 
 def _reserved(path: Path, hint: str, mode: int) -> tuple[Path, int]:
-    """Make the temporary file that is to take the place of `path`. Return its path and its descriptor."""
+    """Create the temporary file that will replace `path`. Return its path and its descriptor."""
     check_name(path)
     target = _target(path)
     with output_errors(path, hint):
@@ -100,13 +100,13 @@ def _reserved(path: Path, hint: str, mode: int) -> tuple[Path, int]:
 
 
 def check_output(path: Path | None) -> None:
-    """Raise where `replacing` could not write a file, before the work that its contents take.
+    """Raise if `replacing` could not write a file, before the work of computing its contents.
 
     None and `STANDARD` are always writable. The file itself is not touched.
 
     Raises:
-        UsageError: no file can have this name.
-        OutputError: it cannot be made, or `path` is a folder or a device.
+        UsageError: `path` cannot be the name of a file.
+        OutputError: the file cannot be created, or `path` is a folder or a device.
     """
     if path is None or path == STANDARD:
         return
@@ -118,9 +118,9 @@ def check_output(path: Path | None) -> None:
 
 @contextlib.contextmanager
 def creating(path: Path, name: Path) -> Iterator[BinaryIO]:
-    """A new binary file to write; it is for the caller to flush it to the disk. Where it raises, the file stays.
+    """Open a new file for binary writing. The caller flushes it to disk. If the block raises, the file stays.
 
-    Raises OutputError as `replacing` does, and calls the file `name` there.
+    Raises OutputError as `replacing` does, with `name` as the file's name.
     """
     with output_errors(name):
         descriptor = os.open(path, _CREATING, 0o666)
@@ -133,14 +133,14 @@ def creating(path: Path, name: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _written(descriptor: int, name: Path, hint: str) -> Iterator[BinaryIO]:
-    """A file to write to an open descriptor; all of it is with the system when the block ends."""
+    """Open a file that writes to a descriptor; its buffer is flushed to the system when the block ends."""
     raw = RecordingFile(descriptor, "wb", closefd=False)
     file = io.BufferedWriter(raw)
     try:
         try:
             yield file
         except Exception:
-            if raw.error is not None:  # libraries raise an error of their own, which does not say why the write failed
+            if raw.error is not None:  # libraries raise their own error, which hides the reason
                 raise _cannot_write(name, _reason(raw.error), hint) from raw.error
             raise
         with output_errors(name, hint):
@@ -154,31 +154,31 @@ def _written(descriptor: int, name: Path, hint: str) -> Iterator[BinaryIO]:
 
 
 def reserve(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
-    """Makes a temporary file or folder beside `path`, locked as long as its descriptor is open.
+    """Create a temporary file or folder beside `path`, locked while its descriptor is open.
 
     Args:
-        create: makes what it is told, and opens it.
+        create: creates the file or folder of a given path and opens it.
 
     Returns its path and its descriptor. Raises OSError.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = create(temporary)
-        with contextlib.suppress(OSError):  # where nothing can be locked, `clear_leftovers` clears nothing
+        with contextlib.suppress(OSError):  # without locks, `clear_leftovers` removes nothing
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(temporary), os.fstat(descriptor)):
                 return temporary, descriptor
-        os.close(descriptor)  # another process took it for a leftover, and removed it, before it was locked
+        os.close(descriptor)  # another process removed it as a leftover before it was locked
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Removes what `reserve` made in a folder for a process that was ended.
+    """Remove the temporary files and folders that `reserve` created in a folder for processes that have ended.
 
-    A process that lives holds the lock of what it makes, in whatever container it runs; so nothing of it is removed.
+    A running process holds the lock of its files, in whatever container it runs, so they are not removed.
 
     Args:
-        name: only what was to become this; any name if None.
+        name: final name of the files to remove; any name if None.
     """
     pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
     with contextlib.suppress(OSError):
@@ -199,13 +199,13 @@ def _clear(path: Path) -> None:
         else:
             os.unlink(path)
     except OSError:
-        return  # either its writer still lives, or the system cannot tell
+        return  # its writer is still running, or the system cannot tell
     finally:
         os.close(descriptor)
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two names at once; False where system or file system cannot do that. Raises OSError."""
+    """Swap two names atomically. Return False if the system or file system does not support it. Raises OSError."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
@@ -223,7 +223,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 STANDARD = Path("-")
-"""In place of a file's name: what is read comes from stdin, what is written goes to stdout."""
+"""Stands for stdin in place of an input's name, and for stdout in place of an output's."""
 
 
 def check_name(path: Path) -> None:
@@ -245,11 +245,12 @@ def _no_name(path: Path, reason: str) -> SsccError:
 def state_of(path: Path) -> os.stat_result:
     """Return the state of a file or folder; links are followed.
 
-    `Path.exists` and its kin raise OSError for names that are too long and for folders that may not be searched.
+    `Path.exists` and similar methods raise OSError for names that are too long and for folders without search
+    permission.
 
     Raises:
-        UsageError: no file can have this name.
-        InputError: there is none, or it cannot be reached.
+        UsageError: `path` cannot be the name of a file.
+        InputError: the file is missing or cannot be reached.
     """
     check_name(path)
     try:
@@ -266,8 +267,12 @@ def is_folder(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of stdin where `path` is `STANDARD`. Raise InputError where it cannot be read
-    or is not UTF-8, and UsageError where no file can have this name."""
+    """Return the text of a UTF-8 file, or of stdin for `STANDARD`.
+
+    Raises:
+        UsageError: `path` cannot be the name of a file.
+        InputError: the file cannot be read, or is not UTF-8.
+    """
     try:
         if path != STANDARD:
             check_name(path)
@@ -285,15 +290,15 @@ def read_text(path: Path) -> str:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading. Links are followed, and nothing is waited for.
+    """Open a regular file for reading. Links are followed, and opening never blocks.
 
     Raises:
-        UsageError: no file can have this name.
-        InputError: it is missing, cannot be read, or is no regular file (a pipe, a device, a folder).
+        UsageError: `path` cannot be the name of a file.
+        InputError: the file is missing, cannot be read, or is not a regular file (a pipe, a device, a folder).
     """
     check_name(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would wait for its writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise opening a pipe blocks until it has a writer
     except OSError as error:
         raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint=similar_file(path)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -303,8 +308,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """Return a file's bytes, read when they are used. Raise InputError where it is missing, empty or no regular
-    file."""
+    """Return a memory-mapped file. Raise InputError if it is missing, empty or not a regular file."""
     with open_regular(path) as file:
         try:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -318,24 +322,24 @@ def shown_name(path: Path) -> str:
 
 
 FileCheck = Callable[[Path, os.stat_result], None]
-"""Raises an error where a folder or a file, of which it is told path and state, is not to be used."""
+"""Called with the path and state of a folder or file; raises an error if it must not be used."""
 
 
 def open_beneath(folder: Path, name: str, check: FileCheck | None = None) -> io.BufferedReader:
-    """Opens a regular file in or below `folder` for reading. No link below `folder` is followed, nothing is waited for.
+    """Open a regular file in or below `folder` for reading. Links below `folder` are refused, and opening never blocks.
 
     Args:
-        name: relative to the folder, "/" between parts, without "." and "..".
-        check: told of `folder`, of each folder below it and of the file, once it is open.
+        name: path relative to the folder, with "/" between parts, without "." and "..".
+        check: called for `folder`, each folder below it and the file, once it is open.
 
     Raises:
-        OSError: it cannot be opened.
-        InputError: of the kind `FileErrors.LINK` where a symbolic link leads to it, `FileErrors.NOT_REGULAR` where it
-            is no regular file (a pipe, a device, a folder).
+        OSError: the file cannot be opened.
+        InputError: `FileErrors.LINK` if the path contains a symbolic link, `FileErrors.NOT_REGULAR` if it does not lead
+            to a regular file (but to a pipe, a device or a folder).
     """
     descriptor = open_folder_beneath(folder, PurePosixPath(name).parts[:-1], check)
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # else a pipe would wait for its writer
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # otherwise opening a pipe blocks until it has a writer
         file = _opened(folder / name, flags, descriptor)
     finally:
         os.close(descriptor)
@@ -352,7 +356,7 @@ def open_beneath(folder: Path, name: str, check: FileCheck | None = None) -> io.
 
 
 def open_folder_beneath(folder: Path, parts: tuple[str, ...] = (), check: FileCheck | None = None) -> int:
-    """A descriptor of a folder in or below `folder`, to be closed by the caller. As `open_beneath` otherwise."""
+    """Return a descriptor of a folder in or below `folder`, otherwise like `open_beneath`. The caller closes it."""
     path, descriptor = folder, _opened(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if check is not None:
@@ -370,7 +374,7 @@ def open_folder_beneath(folder: Path, parts: tuple[str, ...] = (), check: FileCh
 
 
 def _opened(path: Path, flags: int, folder: int | None = None) -> int:
-    """A descriptor of `path`; where `folder` is an open folder, the last part of `path` is opened in it."""
+    """Return a descriptor of `path`. With `folder` (a descriptor), the last part of `path` is opened in that folder."""
     try:
         return os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except OSError:
@@ -381,7 +385,7 @@ def _opened(path: Path, flags: int, folder: int | None = None) -> int:
 
 @contextlib.contextmanager
 def output_errors(path: Path, hint: str = "") -> Iterator[None]:
-    """Turns an OSError of the block into an OutputError that names `path` and the reason."""
+    """Turn an OSError of the block into an OutputError that names `path` and the reason."""
     try:
         yield
     except OSError as error:
@@ -389,7 +393,8 @@ def output_errors(path: Path, hint: str = "") -> Iterator[None]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flushes a folder to the disk, with all that is in it: at once, which takes little longer than one file alone.
+    """Flush a folder and everything in it to disk. The files are flushed at once, which takes little longer than one
+    file.
 
     Raises OSError.
     """
@@ -399,7 +404,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to the disk. Raises OSError."""
+    """Flush a file, or the names in a folder, to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -408,7 +413,7 @@ def sync(path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 (hex) of a regular file's bytes. Raises InputError where it is missing or cannot be read."""
+    """Return the sha256 (hex) of a regular file's bytes. Raises InputError if it is missing or cannot be read."""
     with open_regular(path) as file:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -434,8 +439,8 @@ def sources_digest(package: ModuleType, skipped: tuple[str, ...] = ()) -> str:
 
 
 class HashingFile:
-    """A file with the size and the sha256 of all bytes that are written to it from now on. A large piece is hashed
-    while it is written, so it must not change before the call returns."""
+    """A file that counts and hashes (sha256) all bytes written to it from now on. A large piece is hashed while it is
+    written, so it must not change before the call returns."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,16 +1,17 @@
-"""The geometry of a compressed KV cache: which rows exist and which absolute position lives in each.
+"""The geometry of a compressed KV cache: the rows that it has, and the absolute position in each of them.
 
 One sequence and one layer own ``budget = sink + recent + topk`` rows::
 
     row:   0 .......... sink-1 | sink ........ sink+topk-1 | sink+topk ..... budget-1
            attention sinks     | kept: top-K of the prompt | recent ring (rotates)
 
-A sequence of at most `budget` tokens has each position p in row p, and nothing is evicted. The ring begins where a
-shorter prompt ends (`Geometry.base`), so that rows that a prompt does not need hold what follows it. The selected rows
-stand in the cache, or (`rows` is "indexed") stay where prefill wrote them, and are read in the place of the cache's.
-Under the policy "query" every position has its row in a store, from which each step reads the `topk` that its own query
-chooses by landmarks (`sscc.ir.landmarks`); the cache has sinks and ring alone. This is the
-only place that checks a geometry; passes, dialect verifiers, the runtime and the command line all ask it.
+A sequence of at most `budget` tokens has each position p in row p, and nothing is evicted. After a shorter prompt the
+ring begins where the prompt ends (`Geometry.base`), so that it uses the rows that the prompt does not need. Selected
+rows are copied into the cache ("compact") or stay where prefill wrote them and are read from there ("indexed"; see
+`Geometry.rows`). Under the policy "query" a store keeps the rows of all positions, and each step reads the `topk` rows
+that its query selects by landmarks (`sscc.ir.landmarks`); the cache itself has only sinks and ring.
+
+This is the only module that checks a geometry. Passes, dialect verifiers, the runtime and the command line all use it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class GeometryErrors(ErrorKind):
-    """Geometries of a KV cache that cannot be."""
+    """Invalid geometries of a KV cache."""
 
     TOO_SMALL = UsageError, "KV {field} is {value}, it must be at least {least}"
     EVEN_POOL = UsageError, "KV pool is {pool}, the pooling kernel must be odd"
@@ -103,7 +104,7 @@ PLAIN = "model"
 KV_DTYPES = (PLAIN, *ROW_CODES)
 SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
 INDEX = "index"
-"""The policy of layers whose model chooses rows by an index of its own. Nobody asks for it."""
+"""Policy of layers whose model selects rows by a learned index. It is not an option."""
 RULE = "rule:"
 _RULE = re.compile(rf"{RULE}([^\W\d]\w*)@([0-9a-f]{{64}})")
 DEFAULT_LANDMARK_BITS = 2
@@ -112,26 +113,26 @@ DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
 DEFAULT_POOL = 15
 LARGEST_POOL = 1 << 20
-"""Half of a pooling kernel is padding on either side, which takes memory."""
+"""Limit of the pooling width: a kernel is padded by half its width on either side, which takes memory."""
 
 
 def default_recent(budget: int, obs: int, pool: int) -> int:
-    """Rows of the ring where nobody says: a quarter of the budget, and at least what keeps the columns of the window,
-    which count nothing, from being pooled into a candidate."""
+    """Return the default number of ring rows: a quarter of the budget, but enough that pooling does not spread the
+    unscored columns of the observation window to a candidate."""
     return min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4))
 
 
 @dataclass(frozen=True)
 class Span:
-    """Which positions a query sees: its own, and those before it from `first` on.
+    """Span of positions that a query sees: its own position, and those before it from `first` on.
 
-    A window of `size` positions moves in steps of `stride`, and the query at position p sees positions
-    ``max(p - p mod stride + stride - size, 0) .. p``. With a stride of 1 the window slides (Mistral, arXiv 2310.06825).
-    With one of `size` the text falls into chunks of so many tokens, and a query sees its own chunk (Llama 4).
+    A window of `size` positions moves in steps of `stride`; the query at position p sees positions
+    ``max(p - p mod stride + stride - size, 0) .. p``. With stride 1 the window slides (Mistral, arXiv 2310.06825). With
+    stride `size` the text is divided into chunks of `size` tokens, and a query sees its own chunk (Llama 4).
 
     Attributes:
-        size: the most positions that a query sees; 0 where it sees all before it, and a window is false.
-        stride: in positions.
+        size: maximum number of positions that a query sees; 0 for no limit. A span without a limit is falsy.
+        stride: step of the window, in positions.
     """
 
     size: int = 0
@@ -141,21 +142,22 @@ class Span:
         return self.size > 0
 
     def first(self, position: int) -> int:
-        """The first position that the query at `position` sees."""
+        """Return the first position that the query at `position` sees."""
         return max(position - position % self.stride + self.stride - self.size, 0) if self else 0
 
     @property
     def chunked(self) -> bool:
-        """Whether what a query sees begins anew with every chunk."""
+        """True if queries see only the chunk that they are in."""
         return self.stride > 1
 
     def inside(self, context: int) -> Span:
-        """The window as it is in texts of at most `context` positions: none where it bounds nothing."""
+        """Return the window for texts of at most `context` positions: an unlimited span if the window never limits
+        them."""
         return self if self.size < context else Span()
 
     @property
     def name(self) -> str:
-        """Of a group of layers that attend within it; "" where there is none."""
+        """Name of a group of layers with this window; "" without a window."""
         return f"{'chunk' if self.chunked else 'window'}{self.size}" if self else ""
 
     def __str__(self) -> str:
@@ -166,33 +168,32 @@ class Span:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a compressed cache, in rows (tokens) unless said otherwise.
+    """Sizes of a compressed cache, in rows (tokens) unless stated otherwise.
 
     Attributes:
-        sink: leading positions kept for ever (attention sinks), >= 0.
-        recent: rows of the ring that holds the newest positions, >= 1.
+        sink: leading positions that are always kept (attention sinks), >= 0.
+        recent: rows of the ring of the newest positions, >= 1.
         topk: prompt positions selected at the end of prefill, per KV head, >= 0.
-        obs: observation window: how many last prompt queries score the prompt, >= 1.
+        obs: observation window: number of last prompt queries that score the prompt, >= 1.
         pool: odd width of the pooling kernel over scores.
         pool_mode: "avg" (always divides by ``pool``) or "max".
-        max_context: longest sequence (prompt plus new tokens) the program accepts, in tokens.
-        rows: where the selected rows live: "compact", gathered into the cache once; "indexed", in the prompt's K and V,
-            which are kept, and read through their positions in every step.
-        dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8" or "int4", codes of so many
-            bits and their scales (`sscc.ir.kv_rows`).
-        window: of a layer whose queries see the positions of a window alone, how many these are at most, which are the
-            ring (`Span`); 0 where they see every position.
-        window_stride: by how many positions the window moves: all of it, where a query sees its chunk; None where it
-            slides from position to position.
-        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "rule:NAME@SHA256", the same
-            by the scores of a rule of one's own; "query", every step's query, from the rows of all positions, which are
-            kept ("indexed"); "index", an index of the model's own, from all of them too, without sinks and ring.
-        landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
-            where the prompt chooses.
-        fetch: where a query chooses, the most rows that a step brings from the store per KV head, 1 .. `topk`: it
-            attends to `topk` resident rows, which stay from step to step; None where it attends to all that it chooses.
-        layer_topk: where layers select different numbers of positions, that of each layer which the geometry governs,
-            in order; `topk` is then the most that any of them may select.
+        max_context: longest sequence (prompt plus new tokens) that the program accepts, in tokens.
+        rows: place of the selected rows. "compact": copied into the cache once; "indexed": kept in the prompt's K and
+            V, and read through their positions at every step.
+        dtype: storage of cache rows. "model": the model's dtype; "int8" or "int4": codes of that many bits and their
+            scales (`sscc.ir.kv_rows`).
+        window: size of the attention window (`Span`), which is the ring, of layers that have one; 0 for none.
+        window_stride: step of the window, equal to `window` if queries see their chunk; None for a sliding window.
+        policy: selector of rows. "snapstream": once, by the prompt's last queries; "rule:NAME@SHA256": once, by the
+            scores of a user's rule; "query": at every step, by its query, from the rows of all positions, which are
+            kept ("indexed"); "index": by the model's learned index, also from all rows, without sinks and ring.
+        landmark_bits: bits per number of the key copies by which a query selects: 1, 2, 4, or 16 (the keys themselves);
+            0 if queries do not select.
+        fetch: maximum number of rows that a step copies from the store per KV head, 1 .. `topk`, if queries select. The
+            step then attends to `topk` resident rows, which stay from step to step. None for no limit: the step
+            attends to all rows that it selects.
+        layer_topk: selected positions of each layer under this geometry, in order, if layers have different budgets;
+            `topk` is then the largest number that a layer may select.
     """
 
     sink: int
@@ -284,7 +285,8 @@ class Geometry:
         landmark_bits: int = 0,
         fetch: int | None = None,
     ) -> Geometry:
-        """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
+        """Return a geometry of `budget` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), and topk the
+        rest."""
         sink = DEFAULT_SINK if sink is None else sink
         if recent is None:
             recent = default_recent(budget, obs, pool)
@@ -295,7 +297,7 @@ class Geometry:
         return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
 
     def windowed(self, window: Span) -> Geometry:
-        """The geometry of a layer that attends within a window of fewer positions than max_context."""
+        """Return the geometry of a layer with an attention window of fewer positions than max_context."""
         return replace(
             self, sink=0, recent=window.size, topk=0, rows=COMPACT, window=window.size,
             window_stride=window.stride if window.chunked else None, policy=SNAPSTREAM, landmark_bits=0, fetch=None,
@@ -310,12 +312,12 @@ class Geometry:
 
     @property
     def sees(self) -> Span:
-        """Which positions a query of the layer sees, but for what is evicted."""
+        """Span of positions that a query of the layer may see; some of them may have been evicted."""
         return Span(self.window, self.window_stride or 1)
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
-        """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that
-        number as `topk`."""
+        """Return this geometry with the number of selected positions of each layer; equal numbers become `topk` alone.
+        """
         if len(set(layer_topk)) == 1:
             return replace(self, topk=layer_topk[0], layer_topk=())
         return replace(self, topk=max(layer_topk), layer_topk=tuple(layer_topk))
@@ -326,21 +328,21 @@ class Geometry:
         return not self.window and not self.by_index
 
     def check_layers(self, count: int) -> None:
-        """Raise ValueError where budgets of layers are those of another number of layers than `count`."""
+        """Raise ValueError if there are budgets for another number of layers than `count`."""
         if self.layer_topk and len(self.layer_topk) != count:
-            raise ValueError(f"there are {len(self.layer_topk)} numbers of top-K rows for {count} layers")
+            raise ValueError(f"there are {len(self.layer_topk)} top-K budgets for {count} layers")
 
     def of_layers(self, layers: Sequence[int]) -> Geometry:
-        """The geometry of some of the layers that this one governs; `layers` are counted from 0."""
+        """Return the geometry of some of the layers under this one; `layers` are their numbers, counted from 0."""
         return replace(self, layer_topk=tuple(self.layer_topk[layer] for layer in layers)) if self.layer_topk else self
 
     def of_layer(self, layer: int) -> Geometry:
-        """The geometry of one of the layers that this one governs, which are counted from 0."""
+        """Return the geometry of one of the layers under this one, counted from 0."""
         return replace(self, topk=self.layer_topk[layer], layer_topk=()) if self.layer_topk else self
 
     @property
     def sink_recent(self) -> int:
-        """SR: rows outside the top-K block."""
+        """SR: rows outside of the top-K block."""
         return self.sink + self.recent
 
     @property
@@ -359,18 +361,17 @@ class Geometry:
 
     @property
     def indexed(self) -> bool:
-        """Whether the selected rows stay in the prompt's K and V."""
+        """True if the selected rows stay in the prompt's K and V."""
         return self.rows == INDEXED
 
     @property
     def reads_prompts(self) -> bool:
-        """True if steps read the selected rows of a prompt where prefill wrote them, in the place of rows of the
-        cache."""
+        """True if steps read selected rows from where prefill wrote them instead of from the cache."""
         return self.indexed and not self.keeps_all
 
     @property
     def by_query(self) -> bool:
-        """Whether every step's query chooses the selected rows."""
+        """True if the query of each step selects rows."""
         return self.policy == QUERY
 
     @property
@@ -385,69 +386,70 @@ class Geometry:
 
     @property
     def rule(self) -> tuple[str, str] | None:
-        """Name and digest of the rule of one's own that scores a prompt; None where there is none."""
+        """Name and digest of the user's rule that scores prompts; None without a rule."""
         match = _RULE.fullmatch(self.policy)
         return (match[1], match[2]) if match else None
 
     @property
     def selects(self) -> bool:
-        """Whether the end of a prompt selects rows."""
+        """True if rows are selected at the end of a prompt."""
         return self.topk > 0 and not self.keeps_all
 
     @property
     def fetch_rows(self) -> int:
-        """The limit `fetch`; 0 where there is none."""
+        """The limit `fetch`; 0 for no limit."""
         return self.fetch or 0
 
     @property
     def encoded(self) -> bool:
-        """Whether cache rows are codes and scales."""
+        """True if cache rows are codes and scales."""
         return self.dtype != PLAIN
 
     @property
     def row_format(self) -> RowFormat:
-        """How cache rows are encoded. Raises KeyError where they are not."""
-        from sscc.ir.kv_rows import FORMATS  # needs numpy, which telling options does not
+        """Encoding of cache rows. Raises KeyError if they are not encoded."""
+        from sscc.ir.kv_rows import FORMATS  # imported late: parsing options needs no numpy
 
         return FORMATS[self.dtype]
 
     @property
     def encodes_prompts(self) -> bool:
-        """Whether prefill writes the rows of a prompt as codes, and attends to what these stand for: where all rows
-        stay, so that nothing that follows can tell who wrote one. Elsewhere rows are encoded as they are copied into
-        the cache, once the prompt is done."""
+        """True if prefill writes the rows of a prompt as codes and attends to the decoded rows. This is so if all rows
+        are kept: prompt rows and rows of later steps are then stored in the same way. Otherwise rows are encoded as
+        they are copied into the cache at the end of the prompt."""
         return self.encoded and self.keeps_all
 
     @property
     def cache_rows(self) -> int:
-        """Rows of the cache itself: all of the budget, or sinks and ring alone where the rows of all positions stay."""
+        """Rows of the cache itself: the whole budget, or only sinks and ring if a store keeps the rows of all
+        positions."""
         return self.sink_recent if self.keeps_all else self.budget
 
     @property
     def most_kept(self) -> int:
-        """The most positions that a sequence ever keeps."""
+        """Maximum number of positions that a sequence keeps."""
         return self.max_context if self.keeps_all else self.budget
 
     @property
     def packed(self) -> bool:
-        """Whether the layers' caches have different numbers of rows, and therefore lie one behind the other in one
-        state instead of being stacked."""
+        """True if the layers' caches have different numbers of rows; they are then concatenated in one state instead of
+        stacked."""
         return bool(self.layer_topk) and not self.indexed
 
     @property
     def layer_offsets(self) -> tuple[int, ...]:
-        """Where the rows of each layer begin in a packed state."""
+        """First row of each layer in a packed state."""
         return tuple(accumulate((self.sink_recent + topk for topk in self.layer_topk[:-1]), initial=0))
 
     @property
     def packed_rows(self) -> int:
-        """Rows of a packed state. A program sees `cache_rows` rows from where a layer's rows begin, whatever the layer
-        itself keeps; so the last layer, too, is followed by enough rows to make up that number."""
+        """Rows of a packed state. A program sees `cache_rows` rows from a layer's first row on, even if the layer has
+        fewer, so the last layer is padded to that number."""
         return max(self.layer_offsets) + self.cache_rows
 
     def selected(self, prompt_len: int) -> int:
-        """Return the most positions that the end of a prompt of `prompt_len` tokens selects in a layer: none where all
-        of it has rows."""
+        """Return the maximum number of positions that a layer selects at the end of a prompt of `prompt_len` tokens: 0
+        if all of the prompt fits."""
         counts = [topk for topk in self.layer_topk or (self.topk,) if prompt_len > self.sink_recent + topk]
         return max(counts, default=0) if self.selects else 0
 
@@ -457,17 +459,18 @@ class Geometry:
         return min(max(prompt_len, self.sink), self.cache_rows - self.recent)
 
     def row(self, position: int, base: int) -> int:
-        """Return the cache row of an absolute position (0-based) that is no selected one, where the ring begins at row
-        `base`."""
+        """Return the cache row of an absolute position (0-based) that is not a selected one, for a ring that begins at
+        row `base`."""
         return position if position < base else base + (position - base) % (self.cache_rows - base)
 
     def kept_rows(self, length: int) -> int:
-        """Return how many positions are kept once `length` of them have been written. Unless queries choose among them,
-        a step reads the rows of all."""
+        """Return the number of positions that are kept after `length` of them have been written. Unless queries select
+        among them, a step reads all of these rows."""
         return length if self.keeps_all else min(length, self.budget)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""
+        """Return the fields by name, with lists for tuples. Fields from `window` on that have their default are
+        omitted."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
         defaults: dict[str, Any] = {
             "window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [],
@@ -477,5 +480,6 @@ class Geometry:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Geometry:
-        """What `to_dict` gave. Raises TypeError for other names, UsageError for a geometry that cannot be."""
+        """Return the geometry that `to_dict` wrote. Raises TypeError for unknown fields, UsageError for an invalid
+        geometry."""
         return cls(**{**values, "layer_topk": tuple(values.get("layer_topk", ()))})

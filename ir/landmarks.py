@@ -1,24 +1,25 @@
-"""Landmarks: copies of keys in a few bits, by whose dot products with the query of a step rows are chosen.
+"""Landmarks: copies of keys in a few bits. A step's query selects rows by its dot products with them.
 
-A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two steps, all in f32 unless said otherwise:
+A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two steps, all in f32 unless stated
+otherwise:
 
 * `x = k R`, with R the normalised Hadamard matrix in Sylvester's order, on blocks of the largest power of two that
-  divides D. It spreads what single dimensions hold over their block, so that every number of x is about Gaussian.
-* `s`, the root mean square of x, rounded to bf16; each number of x becomes the integer level whose multiple of
-  `STEPS[bits] * s` is nearest. Levels and steps are those that Lloyd and Max found best for a Gaussian (Max 1960,
-  "Quantizing for minimum distortion"), as integers: 2 bits are within half a percent of theirs.
+  divides D. It spreads outlier dimensions over their block, so that every number of x is approximately Gaussian.
+* `s`, the root mean square of x, rounded to bf16. Each number of x becomes the integer level whose multiple of
+  `STEPS[bits] * s` is nearest. Levels and steps are the Lloyd-Max quantiser of a Gaussian (Max 1960, "Quantizing for
+  minimum distortion") with integer levels; with 2 bits its error is within half a percent of the optimum.
 
-The query is rotated likewise (R is orthogonal, so products stay) and becomes codes of 8 bits and one scale, as
-`sscc.ir.kv_rows` encodes a group of numbers. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32
-holds them, and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an
-oracle.
+The query is rotated in the same way (R is orthogonal, so products are preserved) and becomes 8-bit codes and one scale,
+as `sscc.ir.kv_rows` encodes a group of numbers. Dot products of codes are integers, below 2 ** 24 for D up to 8,000, so
+that f32 holds them exactly and they do not depend on the order of summation. arXiv 2604.08426 finds that selection by
+two-bit landmarks comes close to an oracle.
 
-What a result depends on is spelled out, so that every implementation gives the same bytes: butterflies go from
-neighbours to the widest distance; squares are summed in f64, where no order of summation shows in bf16; a number is
-compared with the edges between levels, `EDGES[bits] * s` in f32.
+The computation is specified so that every implementation gives the same bytes: butterflies go from neighbours to the
+widest distance; squares are summed in f64, in which the order of summation does not change the bf16 result; a number is
+compared with the edges between levels, `EDGES[bits] * s`, in f32.
 
-Landmarks of 16 bits are the keys themselves, as the cache has them: without codes, rotation and scale. Their products
-with the query, which is not rotated or rounded either, are sums of f32.
+Landmarks of 16 bits are the keys themselves, as the cache has them: without codes, rotation and scale. The query is not
+rotated or rounded either, and their products are sums in f32.
 """
 
 from __future__ import annotations
@@ -35,27 +36,28 @@ from sscc.ir.errors import ErrorKind, UsageError
 
 
 class LandmarkErrors(ErrorKind):
-    """Landmarks that keys cannot have."""
+    """Invalid landmarks."""
 
     BITS = UsageError, "landmarks have {bits} bits, they must have one of {choices}"
-    PARTIAL_BYTE = UsageError, "{bits} bits a number do not fill whole bytes for keys of {dim} numbers: take more bits"
+    PARTIAL_BYTE = UsageError, "{bits} bits per number do not fill whole bytes for keys of {dim} numbers: use more bits"
 
 
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
-"""The levels above 0, in ascending order; those below 0 mirror them. Code c is level c of all, in ascending order."""
+"""Levels above 0, in ascending order; those below 0 mirror them. Code c is the c-th of all levels in ascending order.
+"""
 STEPS = {1: 0.7979, 2: 0.151, 4: 0.1676}
-"""What level 1 stands for, in units of the scale."""
+"""Value of level 1, in units of the scale."""
 EDGES = {1: (), 2: (6.5 * STEPS[2],), 4: tuple(2 * m * STEPS[4] for m in range(1, 8))}
-"""Halfway between neighbouring magnitudes, in units of the scale: what lies above takes the greater magnitude, what
-lies on it the smaller one."""
+"""Midpoints between neighbouring magnitudes, in units of the scale. A number on a midpoint gets the smaller magnitude.
+"""
 SCALE_BYTES = 2
-"""The scale is a bf16."""
+"""Bytes of a scale, a bf16."""
 SMALLEST_SCALE = 2.0**-126
-"""A row whose scale is below this one has the scale 0 and the codes of zeros, as kv_rows has it."""
+"""A row whose scale would be smaller has scale 0 and the codes of zeros, as in `sscc.ir.kv_rows`."""
 
 
 def check_bits(bits: int, dim: int) -> None:
-    """Raises UsageError where keys of `dim` numbers have no landmarks of so many bits."""
+    """Raise UsageError if keys of `dim` numbers cannot have landmarks of `bits` bits."""
     if bits not in LANDMARK_BITS:
         raise LandmarkErrors.BITS(bits=bits, choices=LANDMARK_BITS)
     if dim * bits % 8:
@@ -63,29 +65,29 @@ def check_bits(bits: int, dim: int) -> None:
 
 
 def code_bytes(dim: int, bits: int) -> int:
-    """Bytes of the codes of one key of `dim` numbers, without the scale; 1, 2 or 4 bits."""
+    """Return the bytes of the codes of one key of `dim` numbers, without the scale, for 1, 2 or 4 bits."""
     return dim * bits // 8
 
 
 def landmark_width(dim: int, bits: int) -> int:
-    """Elements of the landmark of one key of `dim` numbers, without the scale: bytes of codes, or of 16 bits numbers.
-    """
+    """Return the elements of the landmark of one key of `dim` numbers, without the scale: bytes of codes, or numbers
+    for 16 bits."""
     return dim if bits == PLAIN_BITS else code_bytes(dim, bits)
 
 
 def block_width(dim: int) -> int:
-    """The largest power of two that divides `dim`: the numbers that are rotated together."""
+    """Return the largest power of two that divides `dim`: the numbers that are rotated together."""
     return dim & -dim
 
 
 def levels(bits: int) -> NDArray[np.int8]:
-    """[2 ** bits] i8: the level of each code."""
+    """Return the level of each code, [2 ** bits] i8."""
     above = np.array(MAGNITUDES[bits], np.int8)
     return np.concatenate([-above[::-1], above])
 
 
 def rotate(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows [.., D] times the blocks of R: [.., D] f32."""
+    """Return rows [.., D] times the blocks of R, [.., D] f32."""
     dim = rows.shape[-1]
     block = block_width(dim)
     x = rows.astype(np.float32)
@@ -99,7 +101,7 @@ def rotate(rows: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def scales(rotated: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Root mean squares of rotated rows [.., D]: [..] f32, each a number of bf16."""
+    """Return the root mean squares of rotated rows [.., D], [..] f32 rounded to bf16."""
     squares = np.square(rotated.astype(np.float64)).sum(-1)
     exact = np.sqrt(squares / rotated.shape[-1]).astype(np.float32)
     kept = np.where(exact < SMALLEST_SCALE, np.float32(0), exact)
@@ -108,9 +110,9 @@ def scales(rotated: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def nearest(rotated: NDArray[np.float32], scale: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
-    """The code [.., D] u8 of each number of rotated keys [.., D] whose scales are [..].
+    """Return the code [.., D] u8 of each number of rotated keys [.., D] with scales [..].
 
-    A code is at least half of 2 ** bits where the number is not negative, -0 included.
+    A code is at least half of 2 ** bits if the number is not negative, -0 included.
     """
     x = np.where(scale[..., None] == 0, np.float32(0), rotated)
     above = np.zeros(x.shape, np.uint8)
@@ -121,7 +123,7 @@ def nearest(rotated: NDArray[np.float32], scale: NDArray[np.float32], bits: int)
 
 
 def encode(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Keys [.., D] as codes [.., D * bits / 8] u8 and scales [..] f32, each a number of bf16; 1, 2 or 4 bits.
+    """Return keys [.., D] as codes [.., D * bits / 8] u8 and scales [..] f32 rounded to bf16, for 1, 2 or 4 bits.
 
     The code of the first number has the lowest bits of the first byte.
     """
@@ -133,7 +135,7 @@ def encode(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], NDArray[np
 
 
 def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
-    """Packed codes [.., D * bits / 8] u8 as levels [.., D] i8."""
+    """Return packed codes [.., D * bits / 8] u8 as levels [.., D] i8."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     apart = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
     decoded: NDArray[np.int8] = levels(bits)[apart.reshape(*codes.shape[:-1], -1)]
@@ -141,7 +143,8 @@ def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
 
 
 def encode_query(queries: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Queries [.., D] as codes [.., D] i8, rounded half to even, and scales [..] f32: largest magnitude / 127."""
+    """Return queries [.., D] as codes [.., D] i8, rounded half to even, and scales [..] f32: the largest magnitude /
+    127."""
     dim = queries.shape[-1]
     encoded = kv_rows.with_one_scale(dim).encode(rotate(queries))
     codes, scale = encoded[..., :dim], encoded[..., dim:]
@@ -156,13 +159,15 @@ def logits(
     bits: int,
     factor: float,
 ) -> NDArray[np.float32]:
-    """What a query's products with keys are about, times the attention's `factor`.
+    """Return the approximate products of a query with keys, times the attention's `factor`.
 
-    `(dot * s) * ((query scale * step) * factor)`, each product rounded to f32; `dot` is the exact integer.
+    The value is `(dot * s) * ((query scale * step) * factor)`, each product rounded to f32; `dot` is the exact integer.
 
     Args:
-        query: [.., H, D] i8, query_scale [.., H]: of the query heads that read these keys.
-        keys: [.., T, D] i8, the levels of their landmarks; scale [.., T].
+        query: codes of the query heads that read these keys, [.., H, D] i8.
+        query_scale: their scales, [.., H].
+        keys: levels of the keys' landmarks, [.., T, D] i8.
+        scale: scales of the landmarks, [.., T].
 
     Returns:
         [.., H, T] f32.

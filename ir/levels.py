@@ -1,6 +1,6 @@
-"""The levels of the compiler and what is legal at each, as data.
+"""The levels of the compiler and the operations that are legal at each, as data.
 
-Every module carries its level, its cache geometry and the facts of its program, so that a dump stands alone.
+Every module carries its level, its cache geometry and the facts of its program, so that a dump is self-contained.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class IllegalIR(InternalError):
 
 
 class LevelErrors(ErrorKind):
-    """Modules that are no dumps of sscc, or hold what their level does not permit."""
+    """Modules that are not dumps of sscc, are damaged, or hold operations that their level does not permit."""
 
     NO_FACTS = InputError, "the module lacks one of the attributes {attributes}: it is not a dump of sscc"
-    NO_LEVEL = InputError, "the module has no known {attribute} (found {level!r}): it is not a dump of sscc"
+    NO_LEVEL = InputError, "the module's {attribute} is {level!r}, which is not a level: it is not a dump of sscc"
     GEOMETRY = InputError, "the module's {cause}"
     DAMAGED = InputError, "the module's {attribute} is damaged: {cause}"
     FACT_TOO_SMALL = InputError, "the module's {attribute} is damaged: {name} is {value}, it must be at least 1"
@@ -57,7 +57,7 @@ class LevelErrors(ErrorKind):
     GROUPS = InputError, "one of the module's attributes {attributes} is damaged: {cause}"
     FIRST_LAYER = (
         InputError,
-        "the module's {attribute} is damaged: the first layer of a kind is of another kind, in [{layers}]",
+        "the module's {attribute} is damaged: the first layer of a kind belongs to another kind, in [{layers}]",
     )
     INVALID_IR = InternalError, "invalid IR at level {level}: {diagnostics}"
     ILLEGAL_OPERATION = IllegalIR, "{origin}'{op}' is not legal at level {level}"
@@ -73,12 +73,12 @@ TILE_ROWS = "sscc.tile_rows"
 LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
 BESIDE = "sscc.beside"
-"""On a module: the names of groups whose layers are in another group too."""
+"""Module attribute: names of groups whose layers are in another group too."""
 SHARES = "sscc.shares"
 STORED_FORMATS = "sscc.stored"
 RULE = "sscc.rule"
-"""On a function that scores the positions of a prompt by a rule of one's own: the rule's name, and what is the same in
-the attention of the layers that it is for."""
+"""Attribute of a function that scores prompt positions by a user's rule: the rule's name, and the common settings of
+the attention layers that it serves."""
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv", "shard"})
@@ -94,14 +94,14 @@ LEGAL_DIALECTS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What the passes and the backend must know of the program around the IR.
+    """Facts of a program that passes and backends need besides its operations.
 
     Attributes:
-        batch: decode slots B.
-        chunk: prefill chunk C, in tokens.
-        dtype: activation and cache dtype, "f32" or "bf16".
-        layers: decoder layers L.
-        vocab_size: token ids run from 0 to vocab_size - 1.
+        batch: number of decode slots, B.
+        chunk: tokens of a prefill chunk, C.
+        dtype: dtype of activations and caches, "f32" or "bf16".
+        layers: number of decoder layers, L.
+        vocab_size: token ids are 0 .. vocab_size - 1.
         config: the model's Hugging Face config as canonical JSON, "{}" for an exported program.
         digest: sha256 of the checkpoint, "" without weights.
         eos: token ids that end a text.
@@ -117,18 +117,23 @@ class ProgramFacts:
     eos: tuple[int, ...]
 
     def scratch_rows(self, geometry: Geometry) -> int:
-        """T: max_context rounded up to whole chunks."""
+        """Return T: max_context rounded up to whole chunks."""
         return -(-geometry.max_context // self.chunk) * self.chunk
 
 
 def set_target(module: ir.Module, target: Target) -> None:
-    """Notes the machine that the module is compiled for."""
+    """Record the machine that the module is compiled for."""
     module.operation.attributes[MACHINE] = ir.StringAttr.get(target.to_json())
 
 
 def get_target(module: ir.Module) -> Target:
-    """What a rank of the module runs on: of what `set_target` noted, and of the machine that comes with sscc where
-    nobody did. Raises InputError where it is damaged, UsageError where ranks cannot share it."""
+    """Return the part of the module's machine that one rank has. The machine is the recorded one, or the default
+    target.
+
+    Raises:
+        InputError: the recorded machine is damaged.
+        UsageError: ranks cannot share the machine.
+    """
     ranks = prod(grid_of(module))
     if MACHINE not in module.operation.attributes:
         return load_target("rdu").of_rank(ranks)
@@ -137,16 +142,16 @@ def get_target(module: ir.Module) -> Target:
 
 
 def set_tile_rows(module: ir.Module, rows: int) -> None:
-    """Record the number of rows of a matrix that the executing backend packs together."""
+    """Record the number of matrix rows that the executing backend packs together."""
     module.operation.attributes[TILE_ROWS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
 
 
 def get_tile_rows(module: ir.Module) -> int:
-    """Return the number that `set_tile_rows` recorded: tiles of matrices are multiples of it where that costs little.
-    1 if the module has none.
+    """Return the number that `set_tile_rows` recorded; 1 by default. Tiles of matrices are multiples of it where that
+    costs little.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the attribute is damaged.
     """
     attributes = module.operation.attributes
     if TILE_ROWS not in attributes:
@@ -165,17 +170,17 @@ _FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else 
 
 
 def set_facts(module: ir.Module, facts: ProgramFacts, geometry: Geometry) -> None:
-    """Writes geometry and facts as attributes of `module`."""
+    """Write geometry and facts as attributes of `module`."""
     values = {**asdict(facts), "eos": json.dumps(facts.eos)}
     module.operation.attributes[PROGRAM] = write_record(values)
     module.operation.attributes[GEOMETRY] = geometry_attribute(geometry)
 
 
 def get_facts(module: ir.Module) -> tuple[ProgramFacts, Geometry]:
-    """Reads what `set_facts` wrote.
+    """Return the facts and geometry that `set_facts` wrote.
 
     Raises:
-        InputError: when the module does not carry it (it is not a dump of this compiler), or damaged.
+        InputError: they are missing (the module is not a dump of this compiler), or damaged.
     """
     attributes = module.operation.attributes
     if PROGRAM not in attributes or GEOMETRY not in attributes:
@@ -212,13 +217,14 @@ def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """A group of layers that keep the same rows, as a module has it.
+    """A group of layers that keep the same rows, as recorded in a module.
 
     Attributes:
-        name: "" for those under the module's geometry.
-        geometry: of each of its layers.
-        sharers: layers that share the rows of the group's only one.
-        beside: True if its layers are in another group too, and keep these rows beside those of that group.
+        name: name of the group; "" for the one under the module's geometry.
+        geometry: geometry of each layer.
+        layers: layer numbers.
+        sharers: layers that share the rows of the group's only layer.
+        beside: True if its layers are in another group too and keep these rows in addition.
     """
 
     name: str
@@ -229,7 +235,7 @@ class GroupFacts:
 
 
 def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
-    """Notes the groups of layers; nothing where all layers are under the module's geometry."""
+    """Record the groups of layers; nothing if all layers are under the module's geometry."""
     named = {group.name: group for group in groups if group.name}
     attributes = module.operation.attributes
     sources = {sharer: group.layers[0] for group in groups for sharer in group.sharers}
@@ -249,7 +255,8 @@ def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
 
 
 def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
-    """What `set_groups` noted, in the order of their first layers. Raises InputError where it is damaged."""
+    """Return the groups that `set_groups` recorded, in the order of their first layers. Raises InputError if damaged.
+    """
     facts, geometry = get_facts(module)
     attributes = module.operation.attributes
     layers: dict[str, tuple[int, ...]] = {}
@@ -280,7 +287,7 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
 
 
 def _sources(module: ir.Module) -> dict[int, int]:
-    """The layer whose rows it reads, of each layer that keeps none. Raises KeyError or ValueError where damaged."""
+    """Return the layer whose rows each sharer reads. Raises KeyError or ValueError if damaged."""
     if SHARES not in module.operation.attributes:
         return {}
     noted = ir.DictAttr(module.operation.attributes[SHARES])
@@ -288,9 +295,8 @@ def _sources(module: ir.Module) -> dict[int, int]:
 
 
 def with_own_budgets(groups: Sequence[GroupFacts]) -> list[GroupFacts]:
-    """Groups whose geometries have the budgets of the group's own layers alone: the geometry in the module lists the
-    budgets of every layer that keeps rows and has no window. Raises ValueError where there are not as many budgets as
-    such layers."""
+    """Return groups whose geometries have the budgets of their own layers only. The module's geometry lists the budgets
+    of every layer that keeps rows and has no window. Raises ValueError if their number differs."""
     governed = sorted(layer for group in groups if group.geometry.takes_budget for layer in group.layers)
     for geometry in (group.geometry for group in groups):
         geometry.check_layers(len(governed))
@@ -304,9 +310,10 @@ def with_own_budgets(groups: Sequence[GroupFacts]) -> list[GroupFacts]:
 
 
 def set_stored_formats(module: ir.Module, formats: Mapping[str, Encoding]) -> None:
-    """Notes the weights that the checkpoint stores in formats of a program, by name; nothing where there are none.
+    """Record the weights that the checkpoint stores in formats that programs can execute, by name; nothing if there are
+    none.
 
-    Of the encodings the format counts, and whether it is transposed.
+    Of each encoding, the format and the transposition are recorded.
     """
     if formats:
         named = {name: ir.StringAttr.get(str(encoding)) for name, encoding in formats.items()}
@@ -314,7 +321,7 @@ def set_stored_formats(module: ir.Module, formats: Mapping[str, Encoding]) -> No
 
 
 def get_stored_formats(module: ir.Module) -> dict[str, Encoding]:
-    """What `set_stored_formats` noted. Raises InputError where it is damaged."""
+    """Return the formats that `set_stored_formats` recorded. Raises InputError if damaged."""
     attributes = module.operation.attributes
     if STORED_FORMATS not in attributes:
         return {}
@@ -338,12 +345,12 @@ def get_level(module: ir.Module) -> str:
 
 @dataclass(frozen=True)
 class LayerKinds:
-    """The decoder layers of a model, by kind: layers of a kind are alike.
+    """The decoder layers of a model by kind. Layers of one kind are identical except for their weights.
 
     Attributes:
-        path: the module path of their ModuleList.
-        first: per layer, the first layer of its kind.
-        both_ends: the last layer of every kind is captured too.
+        path: module path of their ModuleList.
+        first: for each layer, the first layer of its kind.
+        both_ends: True if the last layer of every kind is captured too.
     """
 
     path: str
@@ -352,13 +359,14 @@ class LayerKinds:
 
     @property
     def captured(self) -> tuple[int, ...]:
-        """The first and the last layer of every kind, in order: those that the frontend exports."""
+        """The layers that the frontend exports, ascending: the first and, with `both_ends`, the last layer of every
+        kind."""
         last = {kind: layer for layer, kind in enumerate(self.first)}
         return tuple(sorted({*last, *(last.values() if self.both_ends else ())}))
 
 
 def renamed(name: str, path: str, layer: int, other: int) -> str:
-    """The name of a tensor or module of `layer` in the stack `path`, as it is in layer `other`."""
+    """Return the name, in layer `other`, of a tensor or module of `layer` in the stack `path`."""
     prefix = f"{path}.{layer}"
     if name == prefix or name.startswith(prefix + "."):
         return f"{path}.{other}{name[len(prefix) :]}"
@@ -366,7 +374,7 @@ def renamed(name: str, path: str, layer: int, other: int) -> str:
 
 
 def set_kinds(module: ir.Module, kinds: LayerKinds | None) -> None:
-    """Notes that only `kinds.captured` are in the module; None where every layer is."""
+    """Record that only `kinds.captured` are in the module; None means every layer."""
     if kinds is not None:
         first = ir.DenseI64ArrayAttr.get(list(kinds.first))
         values = {"path": ir.StringAttr.get(kinds.path), "first": first}
@@ -374,7 +382,7 @@ def set_kinds(module: ir.Module, kinds: LayerKinds | None) -> None:
 
 
 def get_kinds(module: ir.Module) -> LayerKinds | None:
-    """What `set_kinds` noted, until `repeat-layers` has run. Raises InputError where it is damaged."""
+    """Return the kinds that `set_kinds` recorded, until `repeat-layers` has run. Raises InputError if damaged."""
     if KINDS not in module.operation.attributes:
         return None
     try:
@@ -388,14 +396,14 @@ def get_kinds(module: ir.Module) -> LayerKinds | None:
 
 
 def add_looping(module: ir.Module, item: Looping) -> None:
-    """Notes what became of a run of calls."""
+    """Record the outcome of looping a run of calls."""
     attributes = module.operation.attributes
     items = list(attributes[LOOPING]) if LOOPING in attributes else []
     attributes[LOOPING] = ir.ArrayAttr.get([*items, write_record(asdict(item))])
 
 
 def get_looping(module: ir.Module) -> tuple[Looping, ...]:
-    """What `add_looping` noted, in order. Raises InputError where it is damaged."""
+    """Return the outcomes that `add_looping` recorded, in order. Raises InputError if damaged."""
     attributes = module.operation.attributes
     if LOOPING not in attributes:
         return ()
@@ -407,13 +415,13 @@ def get_looping(module: ir.Module) -> tuple[Looping, ...]:
 
 
 def record_pass(module: ir.Module, name: str) -> None:
-    """Notes that pass `name` has run, so that a dump can be compiled on from exactly where it stands."""
+    """Record that pass `name` has run, so that compilation of a dump continues behind it."""
     done = [ir.StringAttr.get(other) for other in passes_done(module)]
     module.operation.attributes[PASSES] = ir.ArrayAttr.get([*done, ir.StringAttr.get(name)])
 
 
 def passes_done(module: ir.Module) -> tuple[str, ...]:
-    """The names of the passes that have run, in order. Raises InputError for a list that `record_pass` never wrote."""
+    """Return the names of the passes that have run, in order. Raises InputError for an unknown list."""
     attributes = module.operation.attributes
     if PASSES not in attributes:
         return ()
@@ -424,7 +432,7 @@ def passes_done(module: ir.Module) -> tuple[str, ...]:
 
 
 def walk(op: Any) -> Iterator[ir.Operation]:
-    """All operations inside `op`, outermost first, in program order, as they are when the walk begins."""
+    """Return all operations inside `op`, outermost first, in program order, as of the start of the walk."""
     ops: list[ir.Operation] = []
 
     def note(inner: ir.Operation) -> Any:
@@ -444,11 +452,11 @@ def _illegal(op: ir.Operation, kind: LevelErrors, **fields: Any) -> IllegalIR:
 
 
 def check_legal(module: ir.Module, level: str) -> None:
-    """Verifies the module and that it holds only what `level` may hold.
+    """Verify the module, and check that it holds only what its level permits.
 
     Raises:
-        InternalError: naming the operation and its location; a pass produced illegal IR. Of what the level does not
-            permit it is IllegalIR.
+        InternalError: the module is invalid, because a pass produced invalid IR; the message names the operation and
+            its location. `IllegalIR` for an operation that the level does not permit.
     """
     try:
         module.operation.verify()
@@ -467,7 +475,7 @@ def check_legal(module: ir.Module, level: str) -> None:
 def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         return
-    shaped = attribute.type  # of every kind of literal: dense, sparse, resource
+    shaped = attribute.type  # any kind of literal: dense, sparse, resource
     if not isinstance(shaped, ir.RankedTensorType):
         return
     elements = 1

@@ -1,4 +1,4 @@
-"""Where an operation comes from, in words: the module of the model, and the line of a file."""
+"""Origin of an operation, for messages: the module of the model, and the line of a file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Protocol
 from torch_mlir import ir
 
 TEXT = "-"
-"""What MLIR calls the file of text that it parses."""
+"""MLIR's name for text that is parsed without a file."""
 
 
 class Located(Protocol):
-    """An operation, a diagnostic, or what remembers where one was."""
+    """An operation, a diagnostic, or any other object with a location."""
 
     @property
     def location(self) -> ir.Location: ...
 
 
 def typed(location: ir.Location) -> ir.Location:
-    """A location as the class of its kind: the bindings give that of an operation so, but not that of a diagnostic."""
+    """Return a location as an instance of its kind's class, as the bindings do for operations but not for diagnostics.
+    """
     for kind in (ir.NameLoc, ir.FileLineColLoc, ir.CallSiteLoc, ir.FusedLoc):
         try:
             return kind(location)
@@ -28,7 +29,7 @@ def typed(location: ir.Location) -> ir.Location:
 
 
 def module_path(location: ir.Location) -> str:
-    """The model's module path in a location ("" when it has none), looking through call sites and fusions."""
+    """Return the model's module path in a location, looking through call sites and fusions; "" if it has none."""
     location = typed(location)
     if isinstance(location, ir.NameLoc):
         return str(location.name_str)
@@ -40,8 +41,10 @@ def module_path(location: ir.Location) -> str:
 
 
 def file_line(location: ir.Location) -> tuple[str, int, int] | None:
-    """The file, line and column that a location leads to, looking through names and call sites; None where it leads to
-    none. The file is TEXT where text of IR had no locations: then its own lines are meant."""
+    """Return the file, line and column of a location, looking through names and call sites; None if it has none.
+
+    The file is TEXT for IR text without locations: the line is that of the text itself.
+    """
     location = typed(location)
     while isinstance(location, (ir.NameLoc, ir.CallSiteLoc)):
         location = location.child_loc if isinstance(location, ir.NameLoc) else location.callee
@@ -51,20 +54,20 @@ def file_line(location: ir.Location) -> tuple[str, int, int] | None:
 
 
 def text_place(location: ir.Location) -> tuple[int, int] | None:
-    """Line and column of the text of IR itself, where it has no other location."""
+    """Return line and column in the IR text of a location without a file."""
     file = file_line(location) if isinstance(typed(location), ir.FileLineColLoc) else None
     return file[1:] if file is not None and file[0] == TEXT else None
 
 
 def describe_location(location: ir.Location) -> str:
-    """`module.path file.py:line` of an operation, as far as known."""
+    """Return `module.path file.py:line` of an operation, as far as known."""
     path, file = module_path(location), file_line(location)
     return f"{path} {file[0]}:{file[1]}".strip() if file else path
 
 
 def origin_of(op: Located) -> str:
-    """How an error begins that is about an operation, or about whatever else has a location: `module.path
-    (file.py:line): `, as far as known, else ""."""
+    """Return the prefix of an error about an operation or another located object: `module.path (file.py:line): `, as
+    far as known, else ""."""
     path, file = module_path(op.location), file_line(op.location)
     if file is None:
         return f"{path}: " if path else ""

@@ -1,4 +1,4 @@
-"""What became of runs of equal layers."""
+"""Outcomes of looping runs of equal layers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Looping:
-    """One run of calls of the same kernels in an entry, which the compiler looped or refused to.
+    """A run of calls of the same kernels in an entry, which the compiler looped or did not loop.
 
     Attributes:
         entry: "prefill" or "decode".
-        kernel: the kernel that is called, or several joined by "+" where they take turns.
-        layers: how many calls.
+        kernel: the called kernel, or several joined by "+" if they alternate.
+        layers: number of calls.
         reason: why they were not looped; "" if they were.
     """
 

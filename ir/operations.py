@@ -1,22 +1,20 @@
-"""The operations of the algorithm, each declared once: shapes, what is read and written, and what it means.
+"""The operations of the algorithm, each declared once: shapes, memory accesses and semantics.
 
-Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache or of a segment, K
-selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
-segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
-gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
-keys, and its values. Of a convolution: H channels. Of a recurrence: H heads, G groups of heads with a key and a query
-of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of a learned index: Hi heads with a query of D
-numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of Top positions. Of weights: X matrices (one
-per expert) of O rows of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top
-chosen ones.
+Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv width of values, R rows of a cache or of a segment, K
+selected rows, N rows that attention covers, T rows of the prompt scratch, of a store, of an updated tensor or of a
+segment's source, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J gathered
+rows, S tokens of a captured call. Latent rows: L numbers, the first P of which give N columns of a head's keys, and its
+values. Convolutions: H channels. Recurrences: H heads, G groups of heads with a key and a query of D numbers each, Dv
+numbers of a value, N decays of a head (1 or D). Learned indexes: Hi heads with a query of D numbers each, Hc choices
+per token, one for each Hkv / Hc KV heads, each of Top positions. Weights: X matrices (one per expert) of O rows of I
+numbers, stored in E bytes. Mixtures of experts: S tokens, N scores to choose among, Top chosen experts.
 
-Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
+Attention covers segments: rows of K and V, either all rows of a tensor in order or those that an index names.
 
-The cache of a layer and a slot has `budget = sink + topk + recent` rows: attention sinks, the prompt positions that the
-observation window voted for, and a ring of recent positions. A layer's `topk` is an operand, because layers may have
-budgets of their own. `base` is the first row of a slot's ring; of a layer it is that number within sink .. sink + topk.
-Rows in use are always the first. Where rows are encoded (`sscc.ir.kv_rows`), attention is
-over the numbers that they stand for.
+The cache of a layer and a slot has `budget = sink + topk + recent` rows: attention sinks, prompt positions selected by
+the observation window, and a ring of recent positions. A layer's `topk` is an operand, because layers may have
+different budgets. `base` is the first row of a slot's ring, clamped per layer to sink .. sink + topk. Rows in use come
+first. If rows are encoded (`sscc.ir.kv_rows`), attention uses the decoded numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def _two_chunks(n: Sizes) -> int:
 
 
 def _seen(n: Sizes) -> int:
-    """Rows of a prompt that a chunk attends to."""
+    """Return the number of prompt rows that a chunk attends to."""
     return n["start"] - Span(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
 
 
@@ -51,7 +49,7 @@ def _length(n: Sizes) -> int:
 
 
 def _observed(n: Sizes) -> int:
-    """How many of a chunk's queries are among the last W of the prompt."""
+    """Return the number of a chunk's queries that are among the last W of the prompt."""
     return max(0, min(n["start"] + n["C"], n["length"]) - max(n["start"], n["length"] - n["W"]))
 
 
@@ -68,8 +66,8 @@ def _rows(n: Sizes) -> int:
 
 
 def _selected(n: Sizes) -> int:
-    """Rows that are read through an index in the place of those of a cache: valid rows are the first, and behind
-    sinks."""
+    """Return the number of rows that are read through an index instead of from the cache. Valid rows come first, those
+    of the segment behind the sinks."""
     return max(min(n["valid"] - n["sink"], n["R"]), 0)
 
 
@@ -78,12 +76,12 @@ def _tokens(n: Sizes) -> int:
 
 
 def _indexed(n: Sizes) -> int:
-    """Index keys that a choice reads: those of all positions that a slot holds, up to the last token."""
+    """Return the number of index keys that a choice reads: those of all positions of a slot up to the last token."""
     return min(n.get("live", n["T"]), n["start"] + n["C"])
 
 
 def _attended(n: Sizes) -> int:
-    """Rows that attention to chosen positions reads, those of each token apart."""
+    """Return the number of rows that attention to chosen positions reads, counted separately for each token."""
     return n["S"] * min(n["Top"], n.get("live", n["T"]))
 
 
@@ -100,17 +98,17 @@ def _prompt(n: Sizes) -> int:
 
 
 def _candidates(n: Sizes) -> int:
-    """Positions that a step's query chooses from: those that are neither sinks nor in the ring."""
+    """Return the number of positions that a step's query selects from: those that are neither sinks nor in the ring."""
     return max(min(n["live"], n["T"]) - n["sink"] - n["recent"], 0)
 
 
 def _chosen(n: Sizes) -> int:
-    """Rows of a store that a step attends to."""
+    """Return the number of rows of a store that a step attends to."""
     return min(n["topk"], _candidates(n))
 
 
 def _fetched(n: Sizes) -> int:
-    """Rows of a store that a step brings, where there is a limit or none."""
+    """Return the number of rows of a store that a step fetches, with or without a limit."""
     return min(n["fetch"] or n["topk"], _candidates(n))
 
 
@@ -123,13 +121,13 @@ def _most_selected(n: Sizes) -> int:
 
 
 def _behind_ring(n: Sizes) -> int:
-    """The most rows of a cache that are neither sinks nor the least ring."""
+    """Return the maximum number of cache rows that are neither sinks nor in the shortest ring."""
     return n["R"] - n["sink"] - n["recent"]
 
 
 def latent_fits(n: Sizes, first: int) -> bool:
-    """Return True if latent rows of L numbers make keys of D numbers: their first P make the N columns from `first` on,
-    the rest are the other columns."""
+    """Return True if latent rows of L numbers give keys of D numbers: their first P numbers give the N columns from
+    `first` on, the rest are the other columns."""
     return n["L"] == n["P"] + n["D"] - n["N"] and 0 <= first <= n["D"] - n["N"]
 
 
@@ -173,10 +171,10 @@ WindowStride = Annotated[int | None, Attribute("window_stride")]
 
 
 class SelfAttention(Op):
-    """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
-    cache through it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees
-    positions max(p - window + 1, 0) .. p, or where there is a `window_stride`, which is the window, those of its chunk,
-    p - p mod window .. p."""
+    """Causal attention of a captured model over exactly the tokens of the call; the compiler threads the cache through
+    it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees positions max(p
+    - window + 1, 0) .. p, or if there is a `window_stride` (equal to the window), those of its chunk, p - p mod window
+    .. p."""
 
     op = "self_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -192,10 +190,10 @@ class SelfAttention(Op):
 
 
 class LatentAttention(Op):
-    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [L]
-    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. With c its first
-    P numbers, columns first .. first + N - 1 of head h's keys are `k_up`[h] c, and its values are `v_up`[h] c; the
-    other numbers of the row are, in order, the other columns of the keys of all heads."""
+    """`SelfAttention` of a prefill chunk whose heads compute their keys and values from one row per position, `latent`
+    [L] (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434). The cache holds this row for each position. With c
+    its first P numbers, columns first .. first + N - 1 of head h's keys are `k_up`[h] c, and its values are `v_up`[h]
+    c; the other numbers of the row are, in order, the other columns of the keys of all heads."""
 
     op = "latent_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -209,8 +207,8 @@ class LatentAttention(Op):
 
 
 class SharedAttention(Op):
-    """`SelfAttention` of a layer that makes no K and V of its own, but attends to those of layer `shares`, which stands
-    before it (Gemma 3n and Gemma 4; arXiv 2405.12981 is an earlier use). D is the width of that layer's keys."""
+    """`SelfAttention` of a layer that computes no K and V and attends to those of an earlier layer, `shares` (Gemma 3n
+    and Gemma 4; arXiv 2405.12981 is an earlier use). D is the width of that layer's keys."""
 
     op = "shared_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -225,12 +223,13 @@ class SharedAttention(Op):
 
 
 class ShortConvolution(Op):
-    """Causal convolution of each channel over the tokens of a call, as captured. The compiler threads its state through
-    it: the last Taps - 1 inputs of a channel. Sums are in f32 and rounded once:
+    """Causal convolution of each channel over the tokens of a captured call. The compiler threads its state through it:
+    the last Taps - 1 inputs of each channel. Sums are in f32 and rounded once:
 
         out[b, h, s] = bias[h] + sum over j < Taps of weight[h, 0, j] * x[b, h, s - Taps + 1 + j]
 
-    with zeros before the first token. `layer` counts decoder layers from 0."""
+    with zeros before the first token. `layer` counts decoder layers from 0.
+    """
 
     op = "short_convolution"
     x: Annotated[str, Operand("B H S:f", "read")]
@@ -241,8 +240,8 @@ class ShortConvolution(Op):
 
 
 class Recurrence(Op):
-    """A gated linear recurrence over the tokens of a call, as captured. A head h has a state S [D, Dv], zero before the
-    first token, and reads key and query of group g = h // (H // G). In f32, of the token at s:
+    """A gated linear recurrence over the tokens of a captured call. Head h has a state S [D, Dv], zero before the first
+    token, and reads the key and query of group g = h // (H // G). For the token at s, in f32:
 
         S[i, :] *= exp(decay[b, s, h, min(i, N - 1)] * rate[h, i])
         u = value[b, s, h, :]                                        without `beta`
@@ -250,10 +249,10 @@ class Recurrence(Op):
         S[i, :] += key[b, s, g, i] * u
         out[b, s, h, :] = sum over i of query[b, s, g, i] * S[i, :]
 
-    `rate` is 1 where there is none. With `beta` this is the gated delta rule (arXiv 2412.06464; with N = D Kimi Delta
-    Attention, arXiv 2510.26692), without it the recurrence of Mamba-2 (arXiv 2405.21060), with Dv = 1 and `rate` that
-    of Mamba (arXiv 2312.00752), with D = Dv = 1 an RG-LRU (arXiv 2402.19427). No decay is positive. `layer` counts
-    decoder layers from 0.
+    `rate` defaults to 1. With `beta` this is the gated delta rule (arXiv 2412.06464; with N = D Kimi Delta Attention,
+    arXiv 2510.26692), without it the recurrence of Mamba-2 (arXiv 2405.21060), with Dv = 1 and `rate` that of Mamba
+    (arXiv 2312.00752), with D = Dv = 1 an RG-LRU (arXiv 2402.19427). Decays are never positive. `layer` counts decoder
+    layers from 0.
     """
 
     op = "recurrence"
@@ -268,8 +267,8 @@ class Recurrence(Op):
 
 
 class Index(Op):
-    """The choice of a learned index over the tokens of a call, as captured (`ChooseByIndex`, with position s for token
-    s). The compiler threads its state through it: a key of each position. `layer` counts decoder layers from 0."""
+    """Selection by a learned index over the tokens of a captured call (`ChooseByIndex`, with position s for token s).
+    The compiler threads its state through it: one key per position. `layer` counts decoder layers from 0."""
 
     op = "index"
     query: Annotated[str, Operand("B S Hi D:f", "read")]
@@ -282,8 +281,8 @@ class Index(Op):
 
 
 class ChosenAttention(Op):
-    """Attention of a model to positions that an index chooses (`AttendChosen`), as captured: rows are those of the
-    tokens it is given. All rows of a sequence are kept."""
+    """Attention of a captured model to positions that an index selects (`AttendChosen`) among the tokens of the call.
+    All rows of a sequence are kept."""
 
     op = "chosen_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -298,7 +297,7 @@ class ChosenAttention(Op):
 
 
 class Row(Op):
-    """The cache row of each absolute position p: p where p < base, else base + (p - base) mod (sink + topk + recent -
+    """The cache row of each absolute position p: p if p < base, else base + (p - base) mod (sink + topk + recent -
     base), with `base` within sink .. sink + topk."""
 
     op = "row"
@@ -309,12 +308,13 @@ class Row(Op):
 
 
 class Validity(Op):
-    """Rows that a query at `position` may see: row < min(position + 1, sink + topk + recent), or where the geometry has
-    a window that moves by all of itself row <= position mod recent; none for a slot that is not active.
+    """The rows that a query at `position` may see: row < min(position + 1, sink + topk + recent), or, with a chunked
+    window, row <= position mod recent; none for an inactive slot.
 
-    With an `index` of selected rows, which are read in the place of rows sink .. sink + K - 1 of the cache, N = R + K
-    and the last K are those of the index: row R + j is seen, and sink + j is not, where row sink + j would be and
-    index[b, 0, j] is not negative. An index is negative in all KV heads or in none."""
+    With an `index` of selected rows that replace rows sink .. sink + K - 1 of the cache, N = R + K and the last K rows
+    are those of the index. If row sink + j is visible and index[b, 0, j] is not negative, row R + j is visible in its
+    place. An index is negative in all KV heads or in none.
+    """
 
     op = "validity"
     position: PerSlot
@@ -325,11 +325,12 @@ class Validity(Op):
 
 
 class KeptPositions(Op):
-    """The position that each row of the cache holds after a prompt of `length` tokens, -1 where it holds none.
+    """The position that each row of the cache holds after a prompt of `length` tokens, -1 for an empty row.
 
-    With B = sink + topk + recent: j in row j < min(length, B) where length <= B. Of a longer prompt j in row j < sink;
-    selected[h, j] in row sink + j for j < topk (-1 without `selected`); and in row sink + topk <= j < B the newest
-    position p with p = j modulo recent."""
+    Let B = sink + topk + recent. If length <= B, row j < length holds position j. After a longer prompt row j < sink
+    holds j; row sink + j, for j < topk, holds selected[h, j] (-1 without `selected`); and each row sink + topk <= j < B
+    holds the newest position p with p = j modulo recent.
+    """
 
     op, stored = "kept_positions", True
     length: Length
@@ -344,7 +345,7 @@ class KeptPositions(Op):
 @dataclass(frozen=True)
 class UpdateRows(Op):
     """The cache with `new` in row `row` of every active slot: cache[b, h, row[b], :] = new[b, h, 0, :]; all other rows
-    keep their bytes. Elements of both are of one type, whichever."""
+    are unchanged. Both have the same element type, which may be any."""
 
     op, kind = "update", "update_rows"
     cache: Annotated[str, Operand("B Hkv T D:any", "update", updated="updated", along="T", writes=_one, by="row")]
@@ -355,14 +356,14 @@ class UpdateRows(Op):
 
 @dataclass(frozen=True)
 class QuantizeRows(Op):
-    """Encodes rows, as codes of 8 bits or of 4: whichever has rows of as many bytes as `out`.
+    """Encodes rows as 8-bit or 4-bit codes, depending on the bytes of the rows of `out`.
 
     8 bits: `out` holds D signed codes, then for each group of 128 numbers (the last may have fewer) the 4 bytes of an
-    f32 scale, little endian; a number is code * scale. All in f32, of a group: scale = max |x| * f32(1 / 127), 0 below
+    f32 scale, little endian; a number is code * scale. For each group, in f32: scale = max |x| * f32(1 / 127), 0 below
     2^-126; code = x * (1 / scale), rounded half to even, within -127 .. 127. A group whose scale is 0 is zero bytes.
 
-    4 bits: the same for each group of 32 numbers, with 7 in the place of 127 and scales rounded to bf16; two codes a
-    byte, then all scales. `sscc.ir.kv_rows` has both in numpy.
+    4 bits: the same for each group of 32 numbers, with 7 instead of 127 and scales rounded to bf16; two codes per byte,
+    then all scales. `sscc.ir.kv_rows` implements both in numpy.
     """
 
     op, kind = "quantize_rows", "quantize_rows"
@@ -375,9 +376,9 @@ SegmentIndex = Annotated[str, Operand("B Hkv R:i64", "read", optional=True)]
 
 @dataclass(frozen=True)
 class Segment(Group):
-    """Rows that attention is over, and which of them each slot sees. Without an index they are those of `key` and
-    `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, zeros where that is negative.
-    Without `value` the first Dv numbers of a key are its value (latent rows). Only what is seen is read."""
+    """Rows that attention covers, and those of them that each slot sees. Without an index they are the rows of `key`
+    and `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, or zeros if that is
+    negative. Without `value` the first Dv numbers of a key are its value (latent rows). Only visible rows are read."""
 
     own, alike = ("R", "T"), {"index": {"T": "R"}}
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_rows, by="index", fetched=True)]
@@ -393,10 +394,10 @@ class Segment(Group):
 
 @dataclass(frozen=True)
 class CachedAttention(Op):
-    """Attention of one query per slot over the valid rows of any number of segments; softmax and sums in f32.
+    """Attention of one query per slot over the visible rows of any number of segments; softmax and sums in f32.
 
-    Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
-    encoded. All segments have values, or none.
+    Query head h reads KV head h // (H // Hkv). A slot without a visible row returns zeros. Rows of key and value may be
+    encoded. Either all segments have values, or none.
     """
 
     op, kind = "cached_attention", "cached_attention"
@@ -411,12 +412,10 @@ class CachedAttention(Op):
 @dataclass(frozen=True)
 class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
-    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p, or p - p mod window .. p where that
-    moves by all of itself (`window_stride`). Rows from start + C on are not read;
-    rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where nobody wants it) is that of each
-    query's scores over what it sees, a learned sink included. Positions from `length` on are padding, for which nothing
-    is defined.
-    """
+    scratch, or with a window rows max(p - window + 1, 0) .. p, or with a chunked window (`window_stride`)
+    p - p mod window .. p. Rows from start + C on are not read; rows may be encoded. Softmax and sums in f32.
+    `log_sum_exp` ("" in a step if it is not needed) is that of each query's scores over the rows that it sees, a
+    learned sink included. Positions from `length` on are padding; their results are undefined."""
 
     op, kind = "causal_attention", "causal_attention"
     query: ChunkQuery
@@ -435,9 +434,9 @@ class CausalAttention(Op):
 
 @dataclass(frozen=True)
 class Observe(Op):
-    """Keeps the last queries of a prompt (or a number for each of them, D = 1): that of position p = start + i goes to
-    row p - max(length - W, 0); rows outside 0 .. min(W, length) - 1 are dropped (the padded tail of the last chunk
-    among them)."""
+    """Keeps the last queries of a prompt (or a number for each of them, D = 1). The query of position p = start + i is
+    written to row p - max(length - W, 0); rows outside 0 .. min(W, length) - 1 are dropped (including the padded tail
+    of the last chunk)."""
 
     op, kind = "observe", "observe"
     observed: Annotated[str, Operand("1 H W D:f", "update", updated="updated", along="W", writes=_observed)]
@@ -450,8 +449,8 @@ class Observe(Op):
 class ObservationScores(Op):
     """SnapKV scores of every prompt position, per KV head (docs/algorithm.md): causal softmax of the observation
     queries over all earlier keys, summed over queries, averaged over the query heads of a group; zero for
-    t >= length - min(W, recent). `log_sum_exp` is what attention found for these queries (of a step "": it is computed,
-    in one more pass over the keys)."""
+    t >= length - min(W, recent). `log_sum_exp` is the result of attention for these queries; if it is "" in a step, it
+    is computed in one more pass over the keys."""
 
     op, kind = "observation_scores", "observation_scores"
     order = ("observed", "log_sum_exp", "key", "length", "scores")
@@ -468,7 +467,7 @@ class ObservationScores(Op):
 @dataclass(frozen=True)
 class Pool(Op):
     """Pooling of scores along positions with a kernel of `width`, stride 1, padding width // 2; "avg" always divides
-    by `width`. Only t < length need be written."""
+    by `width`. Results for t >= length are undefined."""
 
     op, kind = "pool", "pool"
     scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
@@ -480,9 +479,9 @@ class Pool(Op):
 
 @dataclass(frozen=True)
 class Select(Op):
-    """Top-K positions per KV head: candidates [sink, length - recent) by (score descending, position ascending), the
-    first `topk` of them, in ascending order of position, then -1; all -1 where length <= sink + topk + recent, because
-    every position has a row then."""
+    """Top-K positions per KV head: the first `topk` of the candidates [sink, length - recent), ordered by (score
+    descending, position ascending). They are returned in ascending order of position, followed by -1; all are -1 if
+    length <= sink + topk + recent, because every position has a row then."""
 
     op, kind = "select", "select"
     scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
@@ -495,9 +494,10 @@ class Select(Op):
 
 @dataclass(frozen=True)
 class GatherRows(Op):
-    """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :], encoded where the rows of
-    `out` are, byte for byte where those of `source` are too; zeros where the index is negative. An operation of the
-    dialect takes the place that the rows are put into, a part of a cache, and gives it with the rows in it."""
+    """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :], or zeros if the index is
+    negative. They are encoded if rows of `out` are, or copied byte for byte if those of `source` are encoded too. In
+    the dialect the operation takes the destination of the rows, a part of a cache, and returns it with the rows in it.
+    """
 
     op, kind = "gather", "gather_rows"
     source: Annotated[str, Operand("1 Hkv T D:prompt", "read", along="T", reads=_gathered, by="index", fetched=True)]
@@ -521,9 +521,9 @@ class Landmarks(Op):
 
 @dataclass(frozen=True)
 class LandmarkScores(Op):
-    """What each slot's query scores by landmarks, per query head (`sscc.ir.landmarks.logits`): of the candidates, which
-    are the positions sink <= t < position[b] + 1 - recent. No others are written, and none of a slot that is not
-    active. Landmarks of 16 bits are keys, E = D floats without scales: the scores are the scaled products of f32."""
+    """Scores of each slot's query by landmarks, per query head (`sscc.ir.landmarks.logits`), for the candidate
+    positions sink <= t < position[b] + 1 - recent. Other scores are not written, and none for an inactive slot.
+    Landmarks of 16 bits are keys, E = D floats without scales: the scores are the scaled products in f32."""
 
     op, kind = "landmark_scores", "landmark_scores"
     query: Query
@@ -551,10 +551,10 @@ class LandmarkScores(Op):
 class ChooseRows(Op):
     """The positions that a step attends to besides sinks and ring, per slot and KV head.
 
-    With n = position[b] + 1: each query head's softmax over its `scores` of the candidates sink <= t < n - recent and
-    its scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of
-    the candidates the K largest, ties to the lower position. In ascending order, then -1; all -1 for a slot that is not
-    active. In f32.
+    With n = position[b] + 1, take each query head's softmax over its `scores` of the candidates sink <= t < n - recent
+    and its scores of the rows of sinks and ring, row < min(n, SR) of `key`; average it over the heads of a group;
+    select the K candidates with the largest values, ties to the lower position. Positions are returned in ascending
+    order, followed by -1; all are -1 for an inactive slot. In f32.
     """
 
     op, kind, stored = "choose", "choose_rows", True
@@ -573,16 +573,16 @@ class ChooseRows(Op):
 
 @dataclass(frozen=True)
 class FetchRows(Op):
-    """The rows that a step attends to besides sinks and ring where it may bring only few of a store: those of a
-    resident set of K, which stays from step to step.
+    """The rows that a step attends to besides sinks and ring if it may fetch a limited number of rows from a store: a
+    resident set of K rows, which stays from step to step.
 
-    A step wants what `ChooseRows` says. Of the rows that it wants and lacks it brings the `fetch` of largest mean
-    probability, ties to the lower position. They take empty places, and those of resident rows that it does not want,
-    of least probability first, of equal ones the higher position first. `resident` holds positions in ascending order,
-    then -1; a position that is no candidate is none. `places` says which rows of `k_resident` and `v_resident` these
-    are, then which are free: each of 0 .. K - 1 once. Of a slot that is not active, or has no candidates, nothing
-    changes. Rows may be encoded, all or none: those of a store are copied as they are. Without `v_store` and
-    `v_resident` rows are keys alone (latent rows).
+    `ChooseRows` defines the rows that a step wants. Of those that are not resident, the step fetches the `fetch` rows
+    of largest mean probability, ties to the lower position. They take free places, then those of unwanted resident
+    rows, least probable first, ties to the higher position. `resident` holds positions in ascending order, followed by
+    -1; positions that are not candidates do not count. `places` holds the row of each position in `k_resident` and
+    `v_resident`, followed by the free rows: each of 0 .. K - 1 once. Nothing changes for an inactive slot, or one
+    without candidates. Either all rows are encoded or none; rows of a store are copied byte for byte. Without `v_store`
+    and `v_resident` rows are keys alone (latent rows).
     """
 
     op, kind, stored = "fetch", "fetch_rows", True
@@ -628,7 +628,7 @@ class FetchRows(Op):
 
 @dataclass(frozen=True)
 class StoredPart(Group):
-    """Bytes of X matrices of O rows, a part of the format in which they are stored."""
+    """Bytes of X matrices of O rows, one part of the format in which they are stored."""
 
     own = ("E",)
     bytes: Annotated[str, Operand("X O E:i8", "read")]
@@ -636,7 +636,7 @@ class StoredPart(Group):
 
 @dataclass(frozen=True)
 class StoredTable(Group):
-    """Bytes of a table of O rows, a part of the format in which it is stored."""
+    """Bytes of a table of O rows, one part of the format in which it is stored."""
 
     own = ("E",)
     bytes: Annotated[str, Operand("O E:i8", "read", along="O", reads=_tokens, by="index", fetched=True)]
@@ -644,7 +644,7 @@ class StoredTable(Group):
 
 @dataclass(frozen=True)
 class Dequantize(Op):
-    """The numbers of X matrices from the parts in which they are stored, by the formula of the format of that name
+    """The numbers of X matrices, computed from their stored parts by the formula of the named format
     (`sscc.ir.weight_formats.weight_format`), in f32 and rounded once to the dtype of `out`."""
 
     op, kind = "dequantize", "dequantize"
@@ -655,7 +655,7 @@ class Dequantize(Op):
 
 @dataclass(frozen=True)
 class LookUp(Op):
-    """Rows of a table by number, out[s, :] = table[index[s], :], of a table that is stored in parts (`Dequantize`). An
+    """Rows of a table by number, out[s, :] = table[index[s], :], for a table that is stored in parts (`Dequantize`). An
     index outside 0 .. O - 1 ends a run with an error."""
 
     op, kind = "look_up", "look_up"
@@ -670,10 +670,11 @@ class LookUp(Op):
 
 class ExpertProduct(Op):
     """Each token's rows times the matrices of its experts, out[s, j, o] = sum over i of x[s, j, i] *
-    weight[expert[s, j], o, i], accumulated in f32 or wider, rounded once. J is Top, or 1 where all experts of a token
-    get the same row. Matrices that nobody names are not read. `expert` holds numbers of 0 .. X - 1.
+    weight[expert[s, j], o, i], accumulated in f32 or wider, rounded once. J is Top, or 1 if all experts of a token
+    get the same row. Matrices of unused experts are not read. `expert` holds numbers of 0 .. X - 1.
 
-    In a schedule it is a product whose second operand has an indirect axis."""
+    In a schedule it is a product whose second operand has an indirect axis.
+    """
 
     op = "expert_product"
     x: Annotated[str, Operand("S J I:f", "read")]
@@ -684,9 +685,9 @@ class ExpertProduct(Op):
 
 @dataclass(frozen=True)
 class TopK(Op):
-    """The Top largest of N numbers per row, in descending order, and where they are; of equal ones the lower index
-    first. Where a number is NaN, the indices of its row are Top different ones of 0 .. N - 1, whichever. `values` of a
-    step is "" where nobody wants them."""
+    """The Top largest of N numbers per row, in descending order, and their indices; ties to the lower index. If a row
+    contains NaN, its indices are Top different but arbitrary ones of 0 .. N - 1. `values` is "" in a step if it is not
+    needed."""
 
     op, kind = "topk", "topk"
     order = ("source", "values", "indices")
@@ -697,16 +698,16 @@ class TopK(Op):
 
 @dataclass(frozen=True)
 class ChooseByIndex(Op):
-    """The positions that a learned index chooses for each token, ascending, then -1 (DeepSeek-V3.2). The new key of the
-    token at p = position[b, s] is written to row p of `keys` first. Then, with key t that in row t:
+    """The positions that a learned index selects for each token, ascending, then -1 (DeepSeek-V3.2). First the new key
+    of the token at p = position[b, s] is written to row p of `keys`. Then, with key t in row t:
 
         score[t] = sum over h of weight[b, s, h] * max(query[b, s, h, :] . key[t], 0)       with `weight`, one choice
         score[t] = query[b, s, c, :] . key[t]                                               without, for each choice c
 
-    for t <= p, in f32. Positions are chosen in blocks of `block`, whose score is the largest one of their positions up
-    to p. The Top / block blocks of the highest scores are chosen, of equal ones the earlier; before them the `local`
-    ones that end with the block of p. For a token whose p is negative nothing is written or chosen. No key from `start`
-    + C on is read.
+    for t <= p, in f32. Positions are selected in blocks of `block`; the score of a block is the largest one of its
+    positions up to p. The `local` blocks that end with the block of p are always selected, then those with the highest
+    scores, ties to the earlier block, Top / block blocks in all. For a token with a negative p nothing is written or
+    selected. Keys from `start` + C on are not read.
     """
 
     op, kind = "choose_by_index", "choose_by_index"
@@ -728,10 +729,10 @@ class ChooseByIndex(Op):
 class AttendChosen(Op):
     """Attention of each token to the rows that an index names for it; softmax and sums in f32.
 
-    `new_key` and `new_value` of the token at p = position[b, s] are written to row p of the stores first, where p is
-    not negative. Query head h reads KV head g = h // (H // Hkv), and of that the rows chosen[b, g // (Hkv // Hc), s, :]
-    that are not negative. A token without such a row gives zeros. Without values the first Dv numbers of a key are its
-    value (latent rows). Rows of stores may be encoded; new rows are encoded before they are attended to.
+    First `new_key` and `new_value` of the token at p = position[b, s] are written to row p of the stores, unless p is
+    negative. Query head h reads KV head g = h // (H // Hkv), and of its rows those of chosen[b, g // (Hkv // Hc), s, :]
+    that are not negative. A token without such a row returns zeros. Without values the first Dv numbers of a key are
+    its value (latent rows). Rows of stores may be encoded; new rows are encoded before they are attended to.
     """
 
     op, kind = "attend_chosen", "attend_chosen"
@@ -764,7 +765,7 @@ class AttendChosen(Op):
 
 @dataclass(frozen=True)
 class SelectedRows(Group):
-    """Rows that an index selects of a prompt. They are fetched one by one, and only where the index is not negative."""
+    """Prompt rows that an index selects. They are fetched one by one, skipping negative indices."""
 
     own, in_place = ("R", "T"), True
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_selected, by="index", fetched=True)]
@@ -780,21 +781,21 @@ class SelectedRows(Group):
 
 @dataclass(frozen=True)
 class DecodeAttention(Op):
-    """`row`, the `update`s, `validity` and `cached_attention` of one decode step in one, which reads each row once.
+    """One decode step: `row`, the `update`s, `validity` and `cached_attention` fused, which reads each row once.
 
-    For every active slot b: row as `Row` says for p = position[b]; new_key and new_value stand in that row of `key` and
-    `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows keep their
-    bytes. Attention is over rows row < min(p + 1, sink + topk + recent), or where there is a `window_stride`, which is
-    `recent`, row <= p mod recent. A slot that is not active writes nothing and returns zeros.
+    For every active slot b: `Row` gives the row of p = position[b]; new_key and new_value replace that row of `key` and
+    `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows are unchanged.
+    Attention covers rows row < min(p + 1, sink + topk + recent), or with a `window_stride` (equal to `recent`)
+    row <= p mod recent. An inactive slot writes nothing and returns zeros.
 
-    With `segments`, of which there is one at most, rows sink .. sink + K - 1 of KV head h are those at index[b, h, j]
-    of the segment's key and value where that is not negative.
+    With `segments` (at most one), rows sink .. sink + K - 1 of KV head h are replaced by those at index[b, h, j] of the
+    segment's key and value where that is not negative.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
 
-    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows);
-    then the segment has no values either.
+    Without `new_value`, `value` and `v_cache` a row is a key whose first Dv numbers are its value (latent rows); then
+    the segment has no values either.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
@@ -821,18 +822,18 @@ class DecodeAttention(Op):
 
 @dataclass(frozen=True)
 class QueryAttention(Op):
-    """A decode step over sinks, ring and the rows that its query chooses, with everything that it writes, in one.
+    """One decode step over sinks, ring and the rows that its query selects, with all its writes, fused.
 
-    As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and then over the rows of `k_store`
-    and `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are
-    written to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales` (of 16
-    bits the key itself to that of `codes`, E = D, without scales); no position is a candidate in the step that writes
-    it. Each landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys
-    before that.
+    It is `DecodeAttention` over the rows of the cache, which are only sinks and ring, together with the rows of
+    `k_store` and `v_store` that `ChooseRows` selects by `LandmarkScores`. For every active slot `new_key` and
+    `new_value` are also written to row position[b] of the stores, and the landmark of `new_key` to that row of `codes`
+    and `scales` (for landmarks of 16 bits the key itself, to `codes` with E = D, without scales). A position is not a
+    candidate in the step that writes it. Each landmark is read once. Either all rows of cache and store are encoded or
+    none; landmarks are made from keys before they are encoded.
 
-    Where there is a limit `fetch`, attention is over the resident rows that `FetchRows` leaves, in ascending order of
-    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none. Without `new_value`
-    and what it is written to the first Dv numbers of a key are its value (latent rows).
+    With a limit `fetch`, attention covers the resident rows that `FetchRows` leaves, in ascending order of their
+    positions, instead of rows of the stores. Without a limit `fetch` is 0 and there are no resident rows. Without
+    `new_value` and the tensors it is written to, the first Dv numbers of a key are its value (latent rows).
     """
 
     op, kind, stored = "query_attention", "query_attention", True
@@ -912,12 +913,12 @@ class QueryAttention(Op):
 class ChunkAttention(Op):
     """Append and causal attention of one prefill chunk.
 
-    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`, encoded where the
+    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`, encoded if the
     scratches are; then as `CausalAttention`.
 
-    Positions from `length` on are padding: their rows of the scratches keep their bytes. Whatever else the step's
-    pipeline computes for them is undefined; it computes each position from the same one alone, but in this step, and
-    nothing that a prompt leaves behind depends on its padding.
+    Positions from `length` on are padding: their rows of the scratches are unchanged, and everything else that the
+    pipeline computes for them is undefined. Apart from this step, the pipeline computes each position from that
+    position alone, so that the states after a prompt do not depend on its padding.
     """
 
     op, kind = "chunk_attention", "chunk_attention"
@@ -945,9 +946,9 @@ class ChunkAttention(Op):
 class LatentChunkAttention(Op):
     """Append and causal attention of one prefill chunk over latent rows (`LatentAttention`).
 
-    Rows start .. start + C - 1 of `latent_scratch` become `new_latent`, encoded where the scratch is. Then the query at
-    position p = start + i attends to the keys and values that its head makes of rows 0 .. p as they are stored, in f32
-    or rounded to the dtype of `query`. They are made where they are used, and no tensor holds them. Softmax and sums in
+    Rows start .. start + C - 1 of `latent_scratch` become `new_latent`, encoded if the scratch is. Then the query at
+    position p = start + i attends to the keys and values that its head computes from rows 0 .. p as they are stored, in
+    f32 or rounded to the dtype of `query`. They are computed on use and never stored in a tensor. Softmax and sums in
     f32; `log_sum_exp` and padding as in `ChunkAttention`.
     """
 
@@ -972,8 +973,8 @@ class LatentChunkAttention(Op):
 
 @dataclass(frozen=True)
 class RecurrentStep(Op):
-    """A token of a recurrence for each slot (`Recurrence`), from the state that the tokens before it have left. A slot
-    that is not active keeps its state."""
+    """One token of a recurrence for each slot (`Recurrence`), from the state after the previous token. The state of an
+    inactive slot is unchanged."""
 
     op, kind = "recurrent_step", "recurrent_step"
     query: Annotated[str, Operand("B 1 G D:f32", "read")]
@@ -989,13 +990,13 @@ class RecurrentStep(Op):
 
 @dataclass(frozen=True)
 class RecurrentChunk(Op):
-    """The tokens of a prefill chunk of a recurrence (`Recurrence`), from the state that the chunk before has left, or
-    from zeros where `start` is 0. Positions from `length` on are padding: they leave the state as it is, and what `out`
-    has for them is undefined.
+    """The tokens of a prefill chunk of a recurrence (`Recurrence`), from the state after the previous chunk, or from
+    zeros if `start` is 0. Positions from `length` on are padding: they do not change the state, and their `out` is
+    undefined.
 
-    Tokens are taken in blocks, which gives the same sums in another order. With c[t] the sum of the block's decays up
-    to token t, A[t, j] = key[t] . key[j] and P[t, j] = query[t] . key[j], each product of numbers weighed by exp(c[t] -
-    c[j]):
+    Tokens are processed in blocks, which gives the same sums in another order. With c[t] the sum of the block's decays
+    up to token t, A[t, j] = key[t] . key[j] and P[t, j] = query[t] . key[j], each product of numbers weighted by
+    exp(c[t] - c[j]):
 
         u[t] = beta[t] * (value[t] - (key[t] * exp(c[t])) S - sum over j < t of A[t, j] * u[j])
         out[t] = (query[t] * exp(c[t])) S + sum over j <= t of P[t, j] * u[j]
@@ -1018,4 +1019,4 @@ class RecurrentChunk(Op):
 OPERATIONS: tuple[type[Op], ...] = tuple(
     item for item in globals().values() if isinstance(item, type) and issubclass(item, Op) and item is not Op
 )
-"""All of them, in the order in which they stand here."""
+"""All operations, in the order of this file."""

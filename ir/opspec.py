@@ -1,20 +1,19 @@
-"""What an operation of the algorithm reads and writes, declared once.
+"""Specifications of the algorithm's operations: the operands that each reads and writes, declared once.
 
-An operation is a record (`Op`) whose fields say in their annotations what they are: operands with their shapes and
-modes, scalars with their ranges, attributes. Everything that must know is derived from it: the class of the `kv`
-dialect, the step of a schedule and its file form, how one becomes the other, what the validator checks, and how many
-bytes move.
+An operation is a record (`Op`) whose annotated fields declare its operands with shapes and access modes, its scalars
+with ranges, and its attributes. Everything else is derived from it: the class of the `kv` dialect, the step of a
+schedule and its file form, the lowering between the two, the validator's checks, and the bytes that move.
 
-Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number or a letter that stands for the same
-size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
-of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is
-the width of the numbers), ``row``: floats, or encoded where the cache is, ``prompt``: floats, or encoded where a
-prompt's rows are while it is prefilled (`Geometry.encodes_prompts`), ``landmark``: i8, or floats where landmarks are
-keys, or ``any``: floats or i8, whatever they stand for.
+Shapes are patterns: ``"B Hkv R D:row"`` has one size per dimension, each a number or a letter that stands for the same
+size in all operands of the operation, then the element type: ``f`` any float (the same in all operands of an operation
+of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``; ``encoded``, rows of `sscc.ir.kv_rows`, whose last size
+counts the encoded numbers; ``row``, floats, or encoded if the cache is; ``prompt``, floats, or encoded if the rows of a
+prompt are during prefill (`Geometry.encodes_prompts`); ``landmark``, i8, or floats if landmarks are keys; ``any``,
+floats or i8 of any meaning.
 
-An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
-members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'
-letters those that each member has for itself bear its number.
+An operation may have any number of members of a group of operands (`Group`), behind its other operands. Its
+specification is made for the members it has: operand ``key`` of member 0 of ``segments`` is called ``segments[0].key``,
+and the letters of its pattern that differ between members carry the member's number.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from typing import Any, ClassVar, Literal, TypeVar
 from sscc.ir.choices import PLAIN_BITS
 
 Sizes = Mapping[str, int]
-"""Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows that
-hold a token, of all that attention is over; `live`: positions of a slot, the current one included, where rows of all of
-them are kept (`T`). For an operand of a group also `before`: rows in front of its member's."""
+"""Sizes by letter, and the values of the operation's scalars and integer attributes by name. `valid`: rows that hold a
+token, of all rows that attention covers; `live`: positions of a slot, the current one included, if the rows of all of
+them are kept (`T`). For an operand of a group also `before`: rows in front of those of its member."""
 
 Pattern = tuple[str, tuple[str, ...]]
-"""Element type, and a size per dimension."""
+"""Element type, and one size per dimension."""
 
 Count = Callable[[Sizes], int]
 Mode = Literal["read", "write", "part", "update"]
 Members = tuple[tuple[str, ...], ...]
-"""Of each member of a group the names of the operands that it has."""
+"""Names of the operands that each member of a group has."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +48,20 @@ class Operand:
 
     Attributes:
         pattern: sizes and element type.
-        mode: "read"; "write": every element; "part": some, the others are left undefined; "update": some, the
-            others keep their bytes.
-        updated: the name of the operation's result that is this operand's new value; "" where it has none.
-        along: the dimension of which only a part moves, where not all of it does.
-        reads, writes: how many indices of `along` are read and written in one firing.
-        by: the operand whose contents decide which rows of this one are touched; "" where the operation's scalars do.
-        copy_of: an operand that is updated, of which this one is the rows as they were: the same place, or a copy.
-        value_of: the operand of keys of which these are the values. An operation has the values of all its keys, or
-            none: then the first numbers of a key are its value (latent rows).
-        fetched: whether the operation fetches the rows that it needs from memory by itself, as it goes.
-        padded: whether rows of a chunk are undefined where they are behind the prompt's end; nothing depends on them.
-        optional: whether a step may go without it ("", or None where that is the field's default).
-        omissible: whether an operation of the dialect may too; it then has no result for it either.
-        flat: whether a step has it without the last dimension, which is 1.
+        mode: "read"; "write": every element; "part": some, the others are undefined; "update": some, the others are
+            unchanged.
+        updated: name of the operation's result that is this operand's new value; "" for none.
+        along: the dimension of which only a part moves; "" if all of it moves.
+        reads, writes: number of indices of `along` read and written in one firing.
+        by: the operand whose contents select the rows of this one; "" if the operation's scalars do.
+        copy_of: an updated operand whose previous rows this one is: the same place, or a copy.
+        value_of: the operand of keys for which this one has the values. An operation has values for all of its keys, or
+            for none: then the first numbers of a key are its value (latent rows).
+        fetched: True if the operation fetches the rows that it needs from memory by itself, on demand.
+        padded: True if rows of a chunk behind the prompt's end are undefined; nothing depends on them.
+        optional: True if a step may omit it ("", or None if that is the field's default).
+        omissible: True if an operation of the dialect may omit it, with its result.
+        flat: True if a step has it without the last dimension, which is 1.
     """
 
     pattern: str
@@ -82,12 +81,12 @@ class Operand:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The letters of an operand of the dialect."""
+        """Letters of an operand of the dialect."""
         return tuple(self.pattern.partition(":")[0].split())
 
     @property
     def step_dims(self) -> tuple[str, ...]:
-        """The letters of a step's operand."""
+        """Letters of an operand of a step."""
         return self.dims[:-1] if self.flat else self.dims
 
     @property
@@ -95,8 +94,8 @@ class Operand:
         return self.pattern.partition(":")[2]
 
     def moved(self, sizes: Sizes, shape: tuple[int, ...]) -> tuple[int, int]:
-        """How many elements one firing reads and how many it writes, of a step's operand that is stored in `shape`. An
-        element that is read twice counts twice."""
+        """Return the numbers of elements that one firing reads and writes of a step's operand that is stored in
+        `shape`. An element that is read twice counts twice."""
         whole = prod(shape)
         if not self.along:
             return (whole, 0) if self.mode == "read" else (0, whole)
@@ -111,7 +110,7 @@ class Number:
     """A scalar operand.
 
     Attributes:
-        low, high: its range; None where it may have any value.
+        low, high: range of values; None for no bound.
         most: the value with which the operation moves the most bytes.
     """
 
@@ -122,11 +121,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A number or word that the operation itself has.
+    """A number or word that is part of the operation.
 
     Attributes:
-        geometry: the field of the cache's geometry that it is; "" where it is the operation's own.
-        optional: whether an operation may go without it.
+        geometry: the field of the cache's geometry that gives its value; "" for an attribute of the operation itself.
+        optional: True if an operation may omit it.
     """
 
     geometry: str = ""
@@ -134,17 +133,18 @@ class Attribute:
 
 
 def landmark_element(bits: int) -> str:
-    """The element type of landmarks of so many bits."""
+    """Return the element type of landmarks of `bits` bits."""
     return "f" if bits == PLAIN_BITS else "i8"
 
 
 class Group:
-    """Base of what an operation has any number of: operands that belong together. `R` counts the rows of a member.
+    """Base of groups of operands that belong together and of which an operation may have several. `R` counts the rows
+    of a member.
 
     Class attributes:
-        own: letters that stand for another size in each member.
-        alike: by the name of an optional operand the letters that are another one where a member has none of it.
-        in_place: True if a member's rows stand in the place of some of the cache's, and not behind them.
+        own: letters with a separate size in each member.
+        alike: letters to replace in members that lack an optional operand, by the name of that operand.
+        in_place: True if a member's rows replace some of the cache's rows instead of following them.
     """
 
     own: ClassVar[tuple[str, ...]] = ()
@@ -157,7 +157,7 @@ class Several:
     """Marks the field of an operation that holds the members of a group, as a tuple.
 
     Attributes:
-        most: members of an operation of the dialect; a step has as many as it likes.
+        most: maximum number of members in the dialect; a step may have any number.
     """
 
     record: type[Group]
@@ -170,20 +170,20 @@ class Several:
 
     @property
     def spelled(self) -> str:
-        """The operands of a member, for a reader."""
+        """Operands of a member, for messages."""
         names = group_operands(self.record)
-        return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in names)})"
+        return f"({', '.join(name if name in self.needed else f'optional {name}' for name in names)})"
 
 
 @dataclass(frozen=True)
 class Op:
-    """Base of all operations: their docstrings define them.
+    """Base of all operations. Their docstrings define their semantics.
 
     Class attributes:
-        op: the name in the `kv` dialect.
-        kind: the name of the step; "" where it has none, because it becomes a vector program.
-        order: operands, then results, of the dialect's operation, where it is not that of the fields.
-        stored: whether R counts the rows that the cache itself has, without those that are indexed.
+        op: name in the `kv` dialect.
+        kind: name of the step; "" for an operation that is lowered to a vector program.
+        order: order of operands and results in the dialect, if it is not that of the fields.
+        stored: True if R counts the rows of the cache itself, without indexed ones.
     """
 
     op: ClassVar[str]
@@ -194,11 +194,11 @@ class Op:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """What `spec_of` finds in the annotations of an operation with these members of its group.
+    """Specification of an operation with given members of its group.
 
     Attributes:
-        operands: those of the members too, without what the operation goes without.
-        several: the field that holds members, and of what; empty where the operation has no group.
+        operands: operands that are present, those of members included.
+        several: the group of each field that holds members; empty without a group.
     """
 
     record: type[Op]
@@ -214,25 +214,25 @@ class OpSpec:
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Operands of the dialect's operation, in order; those of a group's members are the last."""
+        """Operands of the dialect's operation, in order; those of a group's members are last."""
         names = [name for name in self.fields if name in self.operands or name in self.numbers]
         names += [name for name in self.operands if name not in names]
         return self._ordered([name for name in names if name not in self.only_results])
 
     @functools.cached_property
     def only_results(self) -> tuple[str, ...]:
-        """Operands of a step that are results of the dialect's operation, and not operands of it too."""
+        """Operands of a step that are results but not operands in the dialect."""
         return tuple(n for n, o in self.operands.items() if o.mode in ("write", "part") and not o.updated)
 
     @functools.cached_property
     def results(self) -> tuple[str, ...]:
-        """Results of the dialect's operation, in order: what it makes, then the operands that it updates."""
+        """Results of the dialect's operation, in order: the new tensors, then the updated operands."""
         updated = [operand.updated for operand in self.operands.values() if operand.updated]
         return self._ordered([*self.only_results, *updated])
 
     @functools.cached_property
     def patterns(self) -> dict[str, str]:
-        """The pattern of every operand and then every result of the dialect's operation."""
+        """Pattern of every operand and then every result of the dialect's operation."""
         patterns = dict.fromkeys(self.numbers, ":index")
         for name, operand in self.operands.items():
             patterns[name] = patterns[operand.updated] = operand.pattern
@@ -240,18 +240,18 @@ class OpSpec:
 
     @functools.cached_property
     def step_patterns(self) -> dict[str, Pattern]:
-        """Element type and letters of the operands of a step, which does not know what its cache encodes."""
+        """Element type and letters of a step's operands. A step does not know the encoding of its cache."""
         elements = {name: operand.element.replace("prompt", "row") for name, operand in self.operands.items()}
         return {name: (elements[name], operand.step_dims) for name, operand in self.operands.items()}
 
     def step_pattern(self, name: str, step: Op) -> Pattern:
-        """That of one operand of a step, whose landmarks are what its number of bits says."""
+        """Return the pattern of one operand of a step, with the element type that its landmarks have."""
         element, dims = self.step_patterns[name]
         return (landmark_element(self.settings(step)["bits"]) if element == "landmark" else element), dims
 
     def matching(self, step: Op, dtype_of: Callable[[str], str]) -> Iterator[tuple[str, str, Pattern]]:
-        """A step's operands as (field, region, pattern), in the order in which shapes are matched: that of the fields,
-        but last those of encoded rows whose bytes alone do not say how many numbers they are."""
+        """Return a step's operands as (field, region, pattern), in the order in which shapes are matched: the order of
+        fields, but encoded rows whose bytes do not determine their number of elements come last."""
         known: set[str] = set()
         late = []
         for field, region in self.regions(step).items():
@@ -265,7 +265,7 @@ class OpSpec:
 
     @functools.cached_property
     def values_of(self) -> Mapping[str, str]:
-        """The operands of values that the operation may have, by those of their keys."""
+        """Operands of values that the operation may have, by the operand of their keys."""
         own = {o.value_of: n for n, o in _annotations(self.record).items() if isinstance(o, Operand) and o.value_of}
         for group, several in self.several.items():
             for name, operand in group_operands(several.record).items():
@@ -279,7 +279,7 @@ class OpSpec:
         return not self._valueless(there)
 
     def missing_values(self, there: Container[str]) -> list[str]:
-        """Return the operands of values that an operation lacks which has the values of some of its keys."""
+        """Return the operands of values that are missing from an operation that has values for some of its keys."""
         missing = self._valueless(there)
         return missing if len(missing) < sum(key in there for key in self.values_of) else []
 
@@ -287,12 +287,12 @@ class OpSpec:
         return [value for key, value in self.values_of.items() if key in there and value not in there]
 
     def rows(self, sizes: Sizes) -> int:
-        """Return how many rows attention is over: those of the cache and of members behind it."""
+        """Return the number of rows that attention covers: those of the cache and of the members behind it."""
         behind = not any(several.record.in_place for several in self.several.values())
         return sizes.get("R", 0) + behind * sum(sizes.get(f"R{number}", 0) for number in range(len(self.members)))
 
     def regions(self, step: Op) -> dict[str, str]:
-        """What a step names, by the operands that it has."""
+        """Return the regions that a step names, by operand."""
         regions = {name: getattr(step, name) for name in self.operands if name in self.fields}
         for group in self.several:
             for number, member in enumerate(getattr(step, group)):
@@ -301,8 +301,8 @@ class OpSpec:
         return {name: regions[name] for name, operand in self.operands.items() if regions[name] or not operand.optional}
 
     def step(self, values: Mapping[str, Any]) -> Op:
-        """The step with these values of fields and of operands of members; what it goes without is the field's default,
-        or ""."""
+        """Return the step with these values of fields and of members' operands. Omitted values become the field's
+        default, or ""."""
         missing = spec_of(self.record).operands.keys() - self.operands.keys()
         fields: dict[str, Any] = {name: getattr(self.record, name, "") for name in missing}
         fields |= {name: value for name, value in values.items() if name in self.fields}
@@ -315,7 +315,7 @@ class OpSpec:
 
     @property
     def own_attributes(self) -> tuple[str, ...]:
-        """Attributes that the dialect's operation must have by itself, because the geometry does not."""
+        """Attributes that the dialect's operation must have itself, because they are not part of the geometry."""
         return tuple(name for name, a in self.attributes.items() if not a.geometry and not a.optional)
 
     @property
@@ -324,29 +324,29 @@ class OpSpec:
         return tuple(name for name, attribute in self.attributes.items() if attribute.optional)
 
     def settings(self, step: Op) -> dict[str, int]:
-        """The values of a step's whole-numbered attributes, of those that it has."""
+        """Return the values of a step's integer attributes, as far as it has them."""
         values = {name: getattr(step, name) for name in self.attributes if self.kind(name) in (int, int | None)}
         return {name: value for name, value in values.items() if value is not None}
 
     def kind(self, name: str) -> Any:
-        """The Python type of a field."""
+        """Return the Python type of a field."""
         record: type = self.record
         return _hints(record)[name]
 
     @functools.cached_property
     def ties(self) -> Mapping[int, int]:
-        """Which results are which operands, updated in place."""
+        """Operand index of each result that updates an operand in place, by result index."""
         pairs = {operand.updated: name for name, operand in self.operands.items() if operand.updated}
         return {self.results.index(result): self.inputs.index(name) for result, name in pairs.items()}
 
     @functools.cached_property
     def fetched(self) -> tuple[int, ...]:
-        """Operands that it fetches by itself."""
+        """Indices of operands whose rows the operation fetches by itself."""
         return tuple(i for i, name in enumerate(self.inputs) if name in self.operands and self.operands[name].fetched)
 
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:
-        """Operands, scalars and attributes in the order in which they are declared."""
+        """Operands, scalars and attributes, in order of declaration."""
         return tuple(_annotations(self.record))
 
     def _ordered(self, names: list[str]) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ _HINTS: dict[tuple[type, bool], Mapping[str, Any]] = {}
 
 
 def _hints(record: type, extras: bool = False) -> Mapping[str, Any]:
-    """The Python type of each field, read once: each annotation is a text that has to be compiled."""
+    """Return the Python type of each field. Cached, because evaluating annotations compiles each of them."""
     if (record, extras) not in _HINTS:
         _HINTS[record, extras] = typing.get_type_hints(record, include_extras=extras)
     return _HINTS[record, extras]
@@ -368,7 +368,7 @@ _ANNOTATIONS: dict[type, Mapping[str, Any]] = {}
 
 
 def _annotations(record: type) -> Mapping[str, Any]:
-    """What the annotations of a record's fields say that they are, read once."""
+    """Return the declarations in the annotations of a record's fields. Cached."""
     if record not in _ANNOTATIONS:
         marked = {n: h for n, h in _hints(record, extras=True).items() if typing.get_origin(h) is typing.Annotated}
         _ANNOTATIONS[record] = {name: hint.__metadata__[0] for name, hint in marked.items()}
@@ -379,7 +379,7 @@ _KNOWN: dict[tuple[type[Op], Members, frozenset[str]], OpSpec] = {}
 
 
 def spec_of(record: type[Op], members: Members = (), without: frozenset[str] = frozenset()) -> OpSpec:
-    """The specification of an operation with these members of its group and without these operands, read once."""
+    """Return the specification of an operation with these members of its group and without these operands. Cached."""
     if (record, members, without) not in _KNOWN:
         annotations = _annotations(record)
 
@@ -399,7 +399,7 @@ Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
 def executes(*records: type) -> Callable[[Marked], Marked]:
-    """Mark a function as the one by which an interpreter executes steps, or operations, of these records.
+    """Mark a function as an interpreter's implementation of the steps, or operations, of these records.
 
     `functions_of` finds the marked functions of an interpreter's modules.
     """
@@ -418,7 +418,7 @@ def functions_of(*namespaces: Mapping[str, Any]) -> dict[Any, Callable[..., Any]
 
 
 def spec_of_step(step: Op) -> OpSpec:
-    """The specification of a step, with the members that it has."""
+    """Return the specification of a step, with the members that it has."""
     record = type(step)
     (members,) = [getattr(step, group) for group in spec_of(record).several] or [()]
     present = [
@@ -429,12 +429,12 @@ def spec_of_step(step: Op) -> OpSpec:
 
 
 def group_operands(record: type[Group]) -> Mapping[str, Operand]:
-    """The operands of a group's members."""
+    """Return the operands of a group's members."""
     return _annotations(record)
 
 
 def _member(record: type[Group], names: tuple[str, ...], number: int, name: str) -> Operand:
-    """An operand of a member: as its group has it, with letters of its own."""
+    """Return an operand of a member: the group's operand with the member's own letters."""
     operand = group_operands(record)[name]
     alike = {a: b for missing, pairs in record.alike.items() if missing not in names for a, b in pairs.items()}
 

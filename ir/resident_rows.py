@@ -1,7 +1,8 @@
-"""Rows that stay near from step to step, where a step may fetch only few of a store (`FetchRows` of
-`sscc.ir.operations`): what becomes of one slot and KV head.
+"""Rows that stay resident from step to step if a step may fetch a limited number of rows from a store (`FetchRows` of
+`sscc.ir.operations`): the update of one slot and KV head.
 
-`sscc.compiler.frontend.query_selection.fetch_rows` defines it; no code is shared, and tests compare them.
+`sscc.compiler.frontend.query_selection.fetch_rows` is the definition. It shares no code with this module; tests compare
+them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMPTY = -1
-"""In the place of a position: none."""
+"""Marks a free place instead of a position."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a step leaves of a resident set of K rows, and what it fetches.
+    """Resident set of K rows after a step, and the rows that the step fetches.
 
     Attributes:
-        resident: [K] i64, positions in ascending order, then `EMPTY`.
-        places: [K] i64, the place of each, then those that are free.
-        rows: (place, position) of each row that is fetched, positions ascending.
+        resident: positions in ascending order, then `EMPTY`, [K] i64.
+        places: place of each position, then the free places, [K] i64.
+        rows: (place, position) of each fetched row, positions ascending.
     """
 
     resident: NDArray[np.int64]
@@ -34,12 +35,13 @@ class Fetched:
 def fetch(
     resident: NDArray[np.int64], places: NDArray[np.int64], weights: NDArray[Any], first: int, limit: int
 ) -> Fetched:
-    """A step of one slot and KV head.
+    """Update the resident set of one slot and KV head.
 
     Args:
-        resident, places: [K], as the step before left them.
-        weights: [n], how much positions first .. first + n - 1 are wanted; NaN more than anything.
-        limit: rows to fetch, at least 1.
+        resident, places: the sets after the previous step, [K].
+        weights: priority of positions first .. first + n - 1, [n]; NaN has the highest.
+        first: first candidate position.
+        limit: maximum number of rows to fetch, at least 1.
     """
     room = len(resident)
     order = (np.argsort(-np.where(np.isnan(weights), np.inf, weights), kind="stable") + first).tolist()

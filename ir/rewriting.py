@@ -1,4 +1,4 @@
-"""Small tools that several passes share: cloning operations with a value map, and finding them."""
+"""Helpers that several passes share: searching operations, and cloning them with a map of values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sscc.ir.locations import origin_of
 
 
 class RewritingErrors(ErrorKind):
-    """Operations that a rewrite leaves without their operands."""
+    """Rewrites that leave an operation without its operands."""
 
-    VALUE_LEFT_BEHIND = InternalError, "{origin}'{op}' reads a value that was left behind"
+    VALUE_LEFT_BEHIND = InternalError, "{origin}'{op}' reads a value that the rewrite did not move"
 
 
 ValueMap = dict[ir.Value, ir.Value]
@@ -25,8 +25,10 @@ _RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 
 
 def is_rematerialised(op: ir.Operation) -> bool:
-    """Whether `op` costs nothing to repeat (a constant, an uninitialised tensor, a filled one): such operations are
-    cloned to where they are used, instead of being passed across a function boundary."""
+    """Return True if `op` is free to repeat (a constant, an uninitialised tensor, a filled one).
+
+    Such operations are cloned to their uses instead of being passed across a function boundary.
+    """
     if op.name in _REMATERIALISED:
         return True
     if op.name not in _RESHAPES and fill_value(op) is None:
@@ -38,7 +40,8 @@ def is_rematerialised(op: ir.Operation) -> bool:
 
 
 def fill_value(op: ir.Operation) -> ir.Value | None:
-    """The constant that `op` fills a tensor with: linalg.fill, or one of its general forms; None for others."""
+    """Return the constant with which `op` fills a tensor (linalg.fill, or an equivalent form); None for other
+    operations."""
     if op.name == "linalg.fill":
         return op.operands[0]
     if op.name != "linalg.generic" or any(isinstance(v.type, ir.RankedTensorType) for v in list(op.operands)[:-1]):
@@ -54,7 +57,7 @@ def fill_value(op: ir.Operation) -> ir.Value | None:
 
 
 def is_zeros(value: ir.Value) -> bool:
-    """Whether every element of a tensor is a constant zero that an operation filled it with."""
+    """Return True if a tensor was filled with zeros."""
     op = producer(value)
     filler = fill_value(op) if op is not None else None
     constant = producer(filler) if filler is not None else None
@@ -62,8 +65,8 @@ def is_zeros(value: ir.Value) -> bool:
 
 
 def outer_values(op: ir.Operation) -> list[ir.Value]:
-    """Values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
-    if not op.regions:  # most operations
+    """Return the values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
+    if not op.regions:  # fast path for most operations
         return list(dict.fromkeys(op.operands))
     ops = (op, *walk(op))
     inside = {result for inner in ops[1:] for result in inner.results}
@@ -78,13 +81,13 @@ def outer_values(op: ir.Operation) -> list[ir.Value]:
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
-    """The operation that defines `value`, None for a block argument."""
+    """Return the operation that defines `value`; None for a block argument."""
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
-    """Clones `op` at the current insertion point with operands replaced by `values`; rematerialised operands
-    that `values` does not hold are cloned first. Results are added to `values`."""
+    """Clone `op` at the current insertion point with operands replaced according to `values`. Rematerialised operands
+    that are not in `values` are cloned first. Results are added to `values`."""
     for operand in outer_values(op):
         if stand_in(operand, values) is None:
             raise RewritingErrors.VALUE_LEFT_BEHIND(origin=origin_of(op), op=op.name)
@@ -99,8 +102,7 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
 
 
 def stand_in(operand: ir.Value, values: ValueMap) -> ir.Value | None:
-    """Return the value that stands for `operand`; None where `values` has none. A rematerialised operand is cloned
-    first."""
+    """Return the value that replaces `operand`; None if `values` has none. A rematerialised operand is cloned first."""
     source = producer(operand)
     if operand not in values and source is not None and is_rematerialised(source):
         clone_with(source, values)
@@ -114,7 +116,7 @@ def is_splat(op: ir.Operation) -> bool:
 
 
 def resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
-    """A tensor made anew as `source` makes it, in another shape."""
+    """Return a new tensor made in the same way as `source`, in another shape."""
     if is_splat(source):
         type_ = ir.RankedTensorType.get(list(shape), source.results[0].type.element_type)
         element = source.attributes["value"].get_splat_value()
@@ -133,14 +135,14 @@ def resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
 
 
 def clone_all(ops: Iterable[ir.Operation], values: ValueMap) -> None:
-    """`clone_with` for each of `ops` in order, skipping rematerialised ones (they follow their users)."""
+    """Clone `ops` in order with `clone_with`, skipping rematerialised ones, which are cloned with their users."""
     for op in ops:
         if not is_rematerialised(op):
             clone_with(op, values)
 
 
 def functions(module: ir.Module) -> Iterator[ir.OpView]:
-    """The module's functions in order."""
+    """Return the module's functions in order."""
     for op in list(module.body.operations):
         if op.operation.name == "func.func":
             yield op

@@ -1,20 +1,20 @@
 """The schedule, the last level of IR: the typed program that the compiler emits and the interpreters execute.
 
-A `Program` needs no MLIR to run. It holds
+A `Program` can be executed without MLIR. It holds
 
 * **tensors**: named regions with a shape, a dtype, a memory tier and an address;
-* **bodies**: what one firing of a stage computes, on tiles of fixed shape;
-* **kernels**: what the machine loads and launches: control around *pipelines*, each a graph of stages joined by
-  on-chip buffers of bounded depth;
-* **entries** (`prefill`, `decode`): control (loops, branches, scalar arithmetic) around kernel launches, whose
+* **bodies**: the computation of one firing of a stage, on tiles of fixed shape;
+* **kernels**: the units that the machine loads and launches: control flow around *pipelines*, each a graph of stages
+  joined by on-chip buffers of bounded depth;
+* **entries** (`prefill`, `decode`): control flow (loops, branches, scalar arithmetic) around kernel launches, whose
   arguments are strided views of tensors.
 
-Steps of the algorithm are records of `sscc.ir.operations`, and mean what the operations of the `kv` dialect do: a score
-is the product of a query and a key times `scale`, capped where there is a `softcap`, and a softmax is also over the
-head's number of `sink_logits`, if there are any.
+Steps of the algorithm are records of `sscc.ir.operations` and have the semantics of the `kv` dialect's operations: a
+score is the product of a query and a key times `scale`, capped with a `softcap`, and a softmax includes the head's
+entry of `sink_logits`, if there are any.
 
-The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
-equal bytes. Unknown fields, kinds or operations are refused at load.
+The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs have equal bytes.
+Unknown fields, kinds and operations are refused at load time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sscc.ir.opspec import Op
 
 
 class ScheduleErrors(ErrorKind):
-    """Schedules that cannot be read, and entries that they do not have."""
+    """Schedules that cannot be read, and entries that they lack."""
 
-    NO_ENTRY = InputError, "the schedule has no entry {entry!r}, it has {entries!r}"
+    NO_ENTRY = InputError, "the schedule has no entry {entry!r}, its entries are {entries!r}"
     NOT_JSON = InputError, "the schedule is not JSON: {cause}"
     FORMAT_VERSION = InputError, "the schedule has format version {version!r}, this sscc reads {known}"
     TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
@@ -55,20 +55,20 @@ When = Literal["each", "first", "last"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named region. Roles: `weight` (bytes from a checkpoint), `constant` (bytes computed from the model's
-    config), `input`/`output` (the caller's, per call), `state` (zero at the start, kept between calls),
-    `temporary` (undefined at the start of a call; addresses may be shared).
+    """A named region. Roles: `weight` (bytes from a checkpoint), `constant` (bytes computed from the model's config),
+    `input`/`output` (the caller's, per call), `state` (zero at the start, kept between calls), `temporary` (undefined
+    at the start of a call; addresses may be shared).
 
-    `sources` names the checkpoint's tensors (or constants) that make up a weight: one of this shape, or, for the
-    layers of a looped kernel, N that are stacked to shape [N, ..]. Interpreters are given weights by `name`.
+    `sources` names the tensors of the checkpoint (or constants) from which a weight is made: one of this shape, or, for
+    the layers of a looped kernel, N tensors that are stacked to shape [N, ..]. Interpreters get weights by `name`.
 
-    `encoding` says how each source becomes the stored tensor: "" as it is (floating dtypes are converted), or a part of
-    a weight format, as bytes of i8: "int8:32/values", "int4:32:zero-point/zeros", "Q4_K/blocks", each with
-    "/transposed" where the source is [K, N], and with "/ordered" where the columns are stored in another order, which
-    is the source with "#order" after its name, i64 [K]. `sscc.ir.weight_formats` has the formats.
+    `encoding` is the conversion of each source to the stored tensor: "" for a copy (floating dtypes are converted), or
+    a part of a weight format, as bytes of i8: "int8:32/values", "int4:32:zero-point/zeros", "Q4_K/blocks". A suffix
+    "/transposed" means that the source is [K, N]. A suffix "/ordered" means that the columns are stored in another
+    order, given by the source with "#order" behind its name, i64 [K]. `sscc.ir.weight_formats` has the formats.
 
-    `cut` says which part of the whole weight or constant a rank has, as `sscc.ir.sharding.Cut` is written; "" for all
-    of it. `shape` is that of the part.
+    `cut` is the part of the whole weight or constant that a rank holds, in the form of `sscc.ir.sharding.Cut`; "" for
+    all of it. `shape` is the shape of the part.
     """
 
     name: str
@@ -97,11 +97,11 @@ ScalarOperand = Union[int, str]  # an integer literal, or the name of a scalar
 
 @dataclass(frozen=True)
 class View:
-    """A strided window of a region: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
+    """A strided window of a region: element (i0, i1, ..) is at ``offset + sum(terms) + sum(i * stride)``.
 
-    The region is a tensor (in a launch), a kernel's parameter or one slot of a buffer (in a stage's port), or a
-    local (in a body). Offsets and strides count elements of the region, which is dense and row-major: of a parameter
-    that a launch shows with other strides, ports take the whole. `terms` are (scalar name, coefficient) pairs, the
+    The region is a tensor (in a launch), a kernel's parameter or one slot of a buffer (in a stage's port), or a local
+    (in a body). Offsets and strides count elements of the region, which is dense and row-major. If a launch passes a
+    parameter with other strides, ports must use the whole parameter. `terms` are (scalar name, coefficient) pairs, the
     only dynamic part.
     """
 
@@ -114,10 +114,10 @@ class View:
 
 @dataclass(frozen=True)
 class Scalar:
-    """``name = op(args)`` on 64-bit integers; comparisons give 0 or 1.
+    """``name = op(args)`` on 64-bit integers; comparisons return 0 or 1.
 
-    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select; and lookup, of an index and
-    the numbers of a table, which the index must be within.
+    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select; and lookup, whose operands are
+    an index and the numbers of a table; the index must be within the table.
     """
 
     kind: ClassVar[str] = "scalar"
@@ -128,7 +128,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of a kernel: a view per tensor parameter, an operand per scalar parameter, both in order."""
+    """A call of a kernel: one view per tensor parameter, one operand per scalar parameter, both in order."""
 
     kind: ClassVar[str] = "launch"
     kernel: str
@@ -157,12 +157,12 @@ class If:
 
 
 Item = Union["Scalar", "Launch", "Pipeline", "For", "If"]
-"""Launches stand in entries only, pipelines in kernels only."""
+"""An item of control flow. Only entries contain launches, only kernels contain pipelines."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a caller can run. Inputs and outputs are tensor names; scalars are 64-bit integers."""
+    """An entry point of the program. Inputs and outputs are names of tensors; scalars are 64-bit integers."""
 
     name: str
     inputs: tuple[str, ...]
@@ -177,7 +177,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Param:
-    """A tensor parameter of a kernel or of a body, always seen as a strided view of this shape."""
+    """A tensor parameter of a kernel or of a body, always a strided view of this shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -187,7 +187,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Local:
-    """A value that lives inside one firing of a body, between two of its steps: dense, undefined at the start."""
+    """A value within one firing of a body, passed between its steps: dense, undefined at the start."""
 
     name: str
     shape: tuple[int, ...]
@@ -204,12 +204,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Access:
-    """An affine access map: which element of `param` a point of the iteration space touches.
+    """An affine access map: the element of `param` for each point of the iteration space.
 
-    `param` names a parameter, a local or a window of the body. `map` has one row per dimension of it: a
-    coefficient per iteration dimension, then a constant. With `indirect` the place along one axis is read from a tensor
-    instead, and that axis has a row of zeros. Only the second operand of a product may have it; vector programs have
-    `load`, whose indices they may compute.
+    `param` names a parameter, a local or a window of the body. `map` has one row per dimension of `param`: a
+    coefficient per iteration dimension, then a constant. With `indirect` the index along one axis is read from a tensor
+    instead, and the row of that axis is zero. Only the second operand of a product may have it; vector programs use
+    `load`, whose indices they can compute.
     """
 
     param: str
@@ -219,9 +219,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Indirect:
-    """Where a point of the iteration space is along `axis` of what it touches: at the number that it finds in an i64
-    tensor by `index`, which has no indirect axis itself. A run in which the number is not one of 0 .. size - 1 of the
-    axis ends with an error."""
+    """An index along `axis` that is read from the i64 tensor `index`, which itself has no indirect axis. A run ends
+    with an error if the index is not one of 0 .. size - 1 of the axis."""
 
     axis: int
     index: Access
@@ -234,8 +233,7 @@ class Instr:
     `args` name inputs (``in0``..), earlier results, scalar parameters of the body, or are literals.
     Special operations: ``index`` (args: an iteration dimension; gives i64), ``load`` (args: a parameter's
     name, then one i64 index per dimension), ``const`` (args: a literal). `type` is the result's dtype.
-    Integer division by 0 is division by 1. `fptosi` and `fptoui` round towards zero; beyond the integers of the type
-    they give the nearest one, and 0 for NaN.
+    Integer division by 0 is division by 1. `fptosi` and `fptoui` round towards zero and saturate; NaN gives 0.
     """
 
     name: str
@@ -248,7 +246,7 @@ class Instr:
 class Vector:
     """An element-wise program over `dims`: out = result(body(inputs)) at every point.
 
-    Written once per point; with loads in the body it is a gather.
+    Each point is written once. With loads in the body it is a gather.
     """
 
     kind: ClassVar[str] = "vector"
@@ -281,8 +279,8 @@ class Reduction:
 class Product:
     """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing.
 
-    `b` may have an indirect axis, as where each row goes through the expert whose number a tensor has:
-    out[s, n] = sum over k of a[s, k] * b[expert[s], n, k]. Only the slices of b that are named are read.
+    `b` may have an indirect axis, as in a mixture of experts, where a tensor has the number of each row's expert:
+    out[s, n] = sum over k of a[s, k] * b[expert[s], n, k]. Only the named slices of b are read.
     """
 
     kind: ClassVar[str] = "product"
@@ -295,11 +293,11 @@ class Product:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """total = the sum of what the ranks of a group have in `part`, in their order, accumulated in f32 (or wider) and
-    rounded once on writing.
+    """total = the sum of `part` over the ranks of a group, in their order, accumulated in f32 (or wider) and rounded
+    once on writing.
 
-    `part` and `total` are parameters, locals or windows of one shape and dtype. Which ranks are a group, `axes` says:
-    those that differ in their places along these axes of the program's grid alone.
+    `part` and `total` are parameters, locals or windows of one shape and dtype. A group consists of the ranks that
+    differ only in their coordinates along `axes` of the program's grid.
     """
 
     kind: ClassVar[str] = "all_reduce"
@@ -310,8 +308,8 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class ReduceScatter:
-    """piece = of the sum of what the ranks of a group have in `part` (`AllReduce`) that which is this rank's
-    (`AllSlice`, along the dimension `axis`)."""
+    """piece = this rank's part (`AllSlice`, along the dimension `axis`) of the sum of `part` over the ranks of a group
+    (`AllReduce`)."""
 
     kind: ClassVar[str] = "reduce_scatter"
     part: str
@@ -322,7 +320,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True)
 class AllGather:
-    """whole = what the ranks of a group (`AllReduce`) have in `part`, joined along the dimension `axis`."""
+    """whole = `part` of the ranks of a group (`AllReduce`), concatenated along the dimension `axis`."""
 
     kind: ClassVar[str] = "all_gather"
     part: str
@@ -333,8 +331,8 @@ class AllGather:
 
 @dataclass(frozen=True)
 class AllSlice:
-    """part = of as many equal parts of `whole` along the dimension `axis` as there are ranks in a group (`AllReduce`),
-    in their order, that of this rank. Nothing is exchanged."""
+    """part = this rank's part of `whole`, cut along the dimension `axis` in equal parts, one per rank of a group
+    (`AllReduce`) in their order. There is no communication."""
 
     kind: ClassVar[str] = "all_slice"
     whole: str
@@ -345,8 +343,8 @@ class AllSlice:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """joined = of what the ranks of a group (`AllReduce`) have in `part` that which is this rank's (`AllSlice`, along
-    the dimension `split`), joined along the dimension `axis`."""
+    """joined = this rank's parts (`AllSlice`, along the dimension `split`) of `part` of all ranks of a group
+    (`AllReduce`), concatenated along the dimension `axis`."""
 
     kind: ClassVar[str] = "all_to_all"
     part: str
@@ -357,18 +355,18 @@ class AllToAll:
 
 
 Collective = AllReduce | ReduceScatter | AllGather | AllSlice | AllToAll
-"""What ranks do together: each of them comes to the same ones in the same order."""
+"""Communication between ranks. All ranks execute the same collectives in the same order."""
 
 Step = Union[Vector, Reduction, Product, AllReduce, ReduceScatter, AllGather, AllSlice, AllToAll, Op]
-"""One step of a body. The operations of the algorithm that have a `kind` are steps (`sscc.ir.operations`)."""
+"""One step of a body: one of these, or an operation of `sscc.ir.operations` that has a `kind`."""
 STEPS: tuple[type, ...] = (*(kind for kind in get_args(Step) if kind is not Op), *(r for r in OPERATIONS if r.kind))
 """The records of all steps."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """What one firing computes: tensor parameters (tiles), scalar parameters (names), locals, windows, and steps
-    in order. Parameters, locals, windows and scalars share one space of names."""
+    """Computation of one firing: tensor parameters (tiles), scalar parameters (names), locals, windows, and steps in
+    order. Parameters, locals, windows and scalars share one namespace."""
 
     name: str
     params: tuple[Param, ...]
@@ -384,12 +382,11 @@ class Body:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A stream between stages: `depth` slots, each a dense region of `shape`, one after another at `address`.
+    """A stream between stages: `depth` slots, each a dense region of `shape`, consecutive from `address` on.
 
-    A slot is filled by its producer, complete when that has fired `per` times on it (`Port.per`), and free again
-    when every stage that will read it has. Slots are numbered from 0 through all iterations; number s lies in
-    place s mod depth. Tier "sram": an address in the kernel's on-chip memory; "hbm": a spilled buffer, at an
-    address of the arena.
+    A slot is filled by its producer, complete when that has fired `per` times on it (`Port.per`), and free again when
+    all its readers have read it. Slots are numbered from 0 through all iterations; slot s is at place s mod depth. Tier
+    "sram": an address in the kernel's on-chip memory; "hbm": a spilled buffer, at an address of the arena.
     """
 
     name: str
@@ -414,11 +411,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Port:
-    """What a stage's body sees as one of its parameters.
+    """The view that a stage's body has of one of its parameters.
 
     `view` is a window of a kernel's parameter (`per` = 0: memory, not synchronised) or of a slot of a buffer.
-    Firing number f of the stage, counted from 0 through all iterations, uses slot f // per + lag. A producer in
-    iteration i with lag 1 makes what consumers read in iteration i + 1: a value carried on chip.
+    Firing f of the stage, counted from 0 through all iterations, uses slot f // per + lag. A producer in iteration i
+    with lag 1 fills the slot that consumers read in iteration i + 1: a value carried on chip.
     """
 
     view: View
@@ -428,7 +425,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the machine that fires a body again and again.
+    """A part of the machine that fires a body repeatedly.
 
     Attributes:
         body: name of the body.
@@ -436,8 +433,8 @@ class Stage:
         ports: one per parameter of the body, in order; terms of their views may name the scalars of the kernel and
             of the pipeline, its index, and the stage's ``t0``, ``t1``, ..
         scalars: one operand per scalar of the body, in order.
-        waits: buffers it waits for before each firing: for the slot to be complete where it reads, for the place to
-            be free where it writes. A schedule is valid only if it waits for every buffer that it touches.
+        waits: buffers that it waits for before each firing: for the slot to be complete if it reads it, for the place
+            to be free if it writes it. A schedule is valid only if a stage waits for every buffer that it touches.
         when: "each" iteration; once, for the "first" (a prologue) or the "last" (an epilogue).
         pcus: compute units that the stage occupies.
     """
@@ -459,17 +456,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A loop whose iterations overlap: ``for index in range(lower, upper)``, nothing where that is empty.
+    """A loop whose iterations overlap: ``for index in range(lower, upper)``, which may be empty.
 
-    Per iteration, `scalars` are computed from the index and the scalars around, and every stage with when="each"
-    fires its grid. The order of firing: round after round over `stages` in order; in its turn a stage fires as
-    often as its waits (and its firings: prod(grid) per iteration) allow. A round in which no stage fires before
-    all are done is a deadlock.
+    Per iteration, `scalars` are computed from the index and the outer scalars, and every stage with when="each" fires
+    its grid. The order of firing: round after round over `stages` in order; in its turn a stage fires as often as its
+    waits (and its number of firings: prod(grid) per iteration) allow. A round in which no stage fires before all are
+    done is a deadlock.
 
-    A valid pipeline gives the same in another order too: what fires first, then iteration after iteration, in each of
-    them stage after stage, a stage's firings side by side, then what fires last. So nothing reads a slot that is
-    filled later in that order, and memory that stages share is ordered by the slots that are filled and read, not by
-    the depths of buffers.
+    A valid pipeline gives the same result in sequential order too: "first" stages, then iteration after iteration, in
+    each of them stage after stage, with a stage's firings in parallel, then "last" stages. So no stage reads a slot
+    that is filled later in that order, and accesses to shared memory are ordered by the slots that are filled and read,
+    not by the depths of buffers.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -484,8 +481,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the machine loads and launches: tensor parameters, scalar parameters (names), and control around
-    pipelines, which run one after another, so that their buffers may share addresses."""
+    """The unit that the machine loads and launches: tensor parameters, scalar parameters (names), and control flow
+    around pipelines. Pipelines run one after another, so their buffers may share addresses."""
 
     name: str
     params: tuple[Param, ...]
@@ -499,13 +496,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything an interpreter needs besides the bytes of weights and constants.
+    """A complete program, without the bytes of weights and constants.
 
     Attributes:
-        arena_bytes: bytes of the region that holds inputs, outputs, states and temporaries (addresses below
-            it); weights and constants follow.
-        grid: the ranks that run the program together, each with its own tensors: how many there are along each axis of
-            a grid, in which they are numbered in row-major order; () where there is one.
+        arena_bytes: size of the region of inputs, outputs, states and temporaries (addresses below it); weights and
+            constants follow.
+        grid: number of ranks along each axis of the grid of ranks that run the program together, numbered in row-major
+            order, each with its own tensors; () for one rank.
     """
 
     tensors: tuple[Tensor, ...]
@@ -521,7 +518,7 @@ class Program:
         return prod(self.grid)
 
     def in_words(self) -> str:
-        """How many kernels there are, which entries, and the ranks where there are several."""
+        """Return a summary: number of kernels, entries, and ranks if there are several."""
         kernels = f"{len(self.kernels)} kernel{'' if len(self.kernels) == 1 else 's'}"
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         return f"{kernels}, entries {', '.join(entry.name for entry in self.entries)}{ranks}"
@@ -537,7 +534,7 @@ class Program:
 
     @classmethod
     def from_json(cls, text: str) -> Program:
-        """Parses and type-checks the file form. Raises InputError naming the first thing that does not fit."""
+        """Parse and type-check the file form. Raises InputError naming the first mismatch."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -553,23 +550,23 @@ class Program:
 
 
 def launches(items: Sequence[Item]) -> Iterator[Launch]:
-    """Every launch among `items` once, loops and branches entered."""
+    """Yield every launch among `items` once, including those in loops and branches."""
     return (item for item in _flat(items) if isinstance(item, Launch))
 
 
 def pipelines(items: Sequence[Item]) -> Iterator[Pipeline]:
-    """Every pipeline among `items` once, loops and branches entered."""
+    """Yield every pipeline among `items` once, including those in loops and branches."""
     return (item for item in _flat(items) if isinstance(item, Pipeline))
 
 
 def scalars(items: Sequence[Item]) -> Iterator[Scalar]:
-    """Every scalar among `items` once, loops, branches and pipelines entered."""
+    """Yield every scalar among `items` once, including those in loops, branches and pipelines."""
     for item in _flat(items):
         yield from item.scalars if isinstance(item, Pipeline) else (item,) if isinstance(item, Scalar) else ()
 
 
 def _flat(items: Sequence[Item]) -> Iterator[Item]:
-    """`items` and what loops and branches among them hold, in order."""
+    """Yield `items`, and the items of loops and branches among them, in order."""
     for item in items:
         yield item
         if isinstance(item, For | If):

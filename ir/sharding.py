@@ -1,10 +1,10 @@
-"""Tensors that are cut over ranks: which blocks of an axis a rank holds.
+"""Sharding of tensors: the blocks of an axis that each rank holds.
 
-A `Cut` says it of one axis: the axis is a row of segments (one, or several where a model has joined matrices, such as
-queries, keys and values in one), and each segment is cut in as many equal blocks as it has `parts`. With R ranks, rank
-r holds block ``r * parts // R`` of every segment, one after another. A segment of one part is whole on every rank; one
-of fewer parts than ranks is on R / parts ranks each, as KV heads are that are fewer than ranks. While it is found out
-how an axis is cut, a segment of which nothing is known yet has `OPEN` parts.
+A `Cut` describes it for one axis. The axis is a sequence of segments (one, or several if a model has joined matrices,
+such as queries, keys and values in one), and each segment is cut in `parts` equal blocks. With R ranks, rank r holds
+block ``r * parts // R`` of every segment, concatenated. A segment of one part is replicated on every rank; a segment
+with fewer parts than ranks is on R / parts ranks each (KV heads, if they are fewer than ranks). While the sharding of
+an axis is being determined, a segment whose sharding is unknown has `OPEN` parts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sscc.ir.sizes import dense_strides
 
 
 class CutErrors(ErrorKind):
-    """Cuts of tensors over ranks that cannot be read."""
+    """Invalid cuts of tensors over ranks."""
 
-    UNKNOWN = InputError, "the cut {cut!r} is not known"
+    UNKNOWN = InputError, "the cut {cut!r} is invalid"
 
 
 OPEN = 0
 
 MOST_RANKS = 1024
-"""That one program may have."""
+"""Maximum number of ranks of a program."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a tensor is cut over ranks.
+    """Sharding of a tensor over ranks.
 
     Attributes:
         axis: the axis that is cut.
-        segments: what it is made of, in order.
+        segments: segments of the axis, in order.
     """
 
     axis: int
@@ -67,11 +67,11 @@ class Cut:
 
     @property
     def whole(self) -> bool:
-        """Whether every rank holds everything."""
+        """True if every rank holds the whole axis."""
         return all(segment.parts == 1 for segment in self.segments)
 
     def spans(self, rank: int, ranks: int) -> list[tuple[int, int]]:
-        """The spans [begin, end) of the axis that a rank holds, in order; neighbours are joined."""
+        """Return the spans [begin, end) of the axis that a rank holds, in order; adjacent spans are joined."""
         spans: list[tuple[int, int]] = []
         for segment, begin in zip(self.segments, boundaries(self.segments)[:-1], strict=True):
             first = begin + segment.local * (rank * segment.parts // ranks)
@@ -82,15 +82,15 @@ class Cut:
         return spans
 
     def local_shape(self, shape: Sequence[int]) -> list[int]:
-        """The shape that each rank holds of a tensor of `shape`."""
+        """Return the shape of a rank's part of a tensor of `shape`."""
         return [*shape[: self.axis], self.local, *shape[self.axis + 1 :]]
 
     def whole_shape(self, shape: Sequence[int]) -> list[int]:
-        """The shape of a tensor of which each rank holds one of `shape`."""
+        """Return the shape of the whole tensor, if each rank holds a part of `shape`."""
         return [*shape[: self.axis], self.size, *shape[self.axis + 1 :]]
 
     def of_stack(self) -> Cut:
-        """How a stack of tensors is cut that are cut so."""
+        """Return the cut of a stack of tensors that each have this cut."""
         return Cut(self.axis + 1, self.segments)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Cut:
 
     @classmethod
     def parse(cls, text: str) -> Cut:
-        """Reads what ``__str__`` writes. Raises InputError for anything else."""
+        """Return the cut that ``__str__`` wrote. Raises InputError for other text."""
         axis, _, rest = text.partition(":")
         pairs = [word.split("/") for word in rest.split(",")]
         if axis.isdecimal() and all(len(pair) == 2 and all(map(str.isdecimal, pair)) for pair in pairs):
@@ -109,12 +109,12 @@ class Cut:
 
 
 def boundaries(segments: Iterable[Segment]) -> list[int]:
-    """Where segments begin, and where the last one ends."""
+    """Return the first element of each segment, and the end of the last one."""
     return [0, *accumulate(segment.size for segment in segments)]
 
 
 def merged(one: Sequence[Segment], other: Sequence[Segment]) -> tuple[Segment, ...]:
-    """What two cuts of one axis say together. Raises ValueError where they disagree."""
+    """Return the combination of two cuts of one axis. Raises ValueError if they disagree."""
     segments = []
     for begin, end in pairwise(sorted({*boundaries(one), *boundaries(other)})):
         parts = {_parts_at(one, begin), _parts_at(other, begin)} - {OPEN}
@@ -129,20 +129,20 @@ def _parts_at(segments: Sequence[Segment], position: int) -> int:
 
 
 def placed(segments: Sequence[Segment], offset: int, size: int) -> list[Segment]:
-    """Segments of a part of an axis of `size` elements, which begins at `offset`, as those of the axis."""
+    """Return the segments of an axis of `size` elements that has the given segments from `offset` on."""
     behind = size - offset - sum(segment.size for segment in segments)
     return [Segment(offset, OPEN)] * bool(offset) + [*segments] + [Segment(behind, OPEN)] * bool(behind)
 
 
 def within(segments: Sequence[Segment], offset: int, size: int) -> list[Segment]:
-    """The segments of a part of an axis."""
+    """Return the segments of a part of an axis."""
     spans = zip(segments, pairwise(boundaries(segments)), strict=True)
     parts = [(max(begin, offset), min(end, offset + size), segment.parts) for segment, (begin, end) in spans]
     return [Segment(end - begin, number) for begin, end, number in parts if begin < end]
 
 
 def one_of_equal(segments: Sequence[Segment], number: int) -> tuple[Segment, ...] | None:
-    """The segments of one of `number` equal runs that an axis consists of; None where they are not equal."""
+    """Return the segments of one of `number` equal runs of an axis; None if the runs are not equal."""
     edges = boundaries(segments)
     size = edges[-1] // number
     if any(size * run not in edges for run in range(number)):
@@ -157,14 +157,15 @@ def one_of_equal(segments: Sequence[Segment], number: int) -> tuple[Segment, ...
 
 
 def ranks_along(grid: Sequence[int], axes: Sequence[int]) -> int | None:
-    """How many ranks of a grid differ along `axes` alone; None where these are no axes of it, in order."""
+    """Return the number of ranks of a grid that differ only along `axes`; None if these are not ascending axes of the
+    grid."""
     known = [axis for axis in range(len(grid)) if axis in axes]
     return prod(grid[axis] for axis in axes) if axes and list(axes) == known else None
 
 
 def peers(grid: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
-    """The ranks of a grid, in order, that differ from `rank` in their places along `axes` alone; ranks are numbered in
-    row-major order."""
+    """Return the ranks of a grid, in order, that differ from `rank` only in their coordinates along `axes`. Ranks are
+    numbered in row-major order."""
     strides = dense_strides(grid)
     fixed = sum(rank // stride % size * stride
                 for axis, (stride, size) in enumerate(zip(strides, grid, strict=True)) if axis not in axes)  # fmt: skip

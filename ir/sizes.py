@@ -1,4 +1,4 @@
-"""Sizes in bytes: aligned for machines, in words for people, as seconds are; and where the elements of a tensor lie."""
+"""Sizes in bytes (alignment, text forms), times as text, and strides of tensors."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sscc.ir.errors import ErrorKind, UsageError
 
 
 class SizeErrors(ErrorKind):
-    """Texts that are no size in bytes."""
+    """Texts that are not sizes in bytes."""
 
-    NOT_A_SIZE = UsageError, "{text!r} is no size in bytes: write 4096, 64K, 4MiB, 1.5GiB or 2GB"
-    NOT_WHOLE = UsageError, "{text!r} is no whole number of bytes"
+    NOT_A_SIZE = UsageError, "{text!r} is not a size in bytes: write 4096, 64K, 4MiB, 1.5GiB or 2GB"
+    NOT_WHOLE = UsageError, "{text!r} is not a whole number of bytes"
 
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
+"""Alignment in bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
 
 
 def align(size: int) -> int:
-    """`size` rounded up to a multiple of `ALIGNMENT`, in bytes."""
+    """Return `size` rounded up to a multiple of `ALIGNMENT`, in bytes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def format_bytes(nbytes: int) -> str:
-    """Four digits and a binary unit: "1.5 KiB", "32 MiB"."""
+    """Return a size with four digits and a binary unit: "1.5 KiB", "32 MiB"."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
@@ -34,7 +34,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Four digits and a unit: "1.5 s", "20 ms", "43.68 us"."""
+    """Return a time with four digits and a unit: "1.5 s", "20 ms", "43.68 us"."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
@@ -42,7 +42,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class ByteCount(int):
-    """A number of bytes that a message shows with its unit (`format_bytes`), and JSON as the number."""
+    """A number of bytes, shown with its unit in messages (`format_bytes`) and as a number in JSON."""
 
     def __str__(self) -> str:
         return format_bytes(int(self))
@@ -52,10 +52,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt])(i?b?)|b|bytes)?", re.ASCII | r
 
 
 def parse_bytes(text: str) -> int:
-    """A size in bytes from its words: "4096", "64K", "1.5GiB", "2 GB".
+    """Return the number of bytes of a size such as "4096", "64K", "1.5GiB" or "2 GB".
 
-    K, M, G and T are powers of 1024, with "iB" behind them or not; KB, MB, GB and TB are powers of 1000. Raises
-    UsageError for anything else, and for what is no whole number of bytes.
+    K, M, G and T, with or without "iB", are powers of 1024; KB, MB, GB and TB are powers of 1000. Raises UsageError for
+    other text, and for a fraction of a byte.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -69,7 +69,7 @@ def parse_bytes(text: str) -> int:
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Return row-major strides in elements."""
     strides = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
         strides[axis] = strides[axis + 1] * shape[axis + 1]

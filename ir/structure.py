@@ -1,4 +1,4 @@
-"""Structural equality of functions: what they compute, names and locations left out."""
+"""Structural equality of functions: their computation, without names and locations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch_mlir import ir
 
 
 def structure(function: Any, without: Set[str] = frozenset()) -> str:
-    """The function's type and body as text, with values numbered by their order inside the function.
+    """Return the function's type and body as text, with values numbered by their order inside the function.
 
-    Two functions compute the same, operation by operation, exactly when their structures are equal.
+    Two functions have equal structures exactly if they compute the same, operation by operation.
 
     Args:
         function: a func.func.
@@ -24,10 +24,10 @@ def structure(function: Any, without: Set[str] = frozenset()) -> str:
 
 
 def describe(op: ir.Operation, operands: Mapping[ir.Value, str]) -> str:
-    """What an operation computes, as text: two operations of equal text compute the same.
+    """Return the computation of an operation as text. Operations with equal texts compute the same.
 
     Args:
-        operands: what stands for each of the values from outside that it reads.
+        operands: text that stands for each value that it reads from outside.
     """
     numbers: dict[ir.Value, Any] = dict(operands)
     texts = _Texts()
@@ -37,7 +37,7 @@ def describe(op: ir.Operation, operands: Mapping[ir.Value, str]) -> str:
 
 
 class _Texts(dict[Any, str]):
-    """Attributes and types as text. In one function most of them are those of operations before."""
+    """A cache of attributes and types as text: most of them occur many times in a function."""
 
     def __missing__(self, item: Any) -> str:
         text = self[item] = str(item)

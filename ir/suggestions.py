@@ -1,4 +1,4 @@
-"""What a person may have meant who wrote a name that does not exist."""
+"""Suggestions for a name that does not exist."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sscc.ir.errors import ErrorKind, UsageError
 
 
 class ChoiceErrors(ErrorKind):
-    """Options whose value is none of their choices."""
+    """Options with an invalid value."""
 
     UNKNOWN = UsageError, "{option} is {value!r}, it must be one of {choices}{similar_hint}"
 
 
 LONGEST_WORD = 100
-"""Characters beyond which nothing is compared: comparing takes time that grows with their square."""
+"""Length in characters above which no suggestion is made: comparing takes quadratic time."""
 MOST_NEIGHBOURS = 1000
-"""Names of a folder that are looked at, in whatever order the system lists them."""
+"""Maximum number of names of a folder that are compared, in the order in which the system lists them."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about `word`, which is none of the `known` ones: "; did you mean 'query'?", or "" where none
-    of them is like it."""
+    """Return the suffix of a message about an unknown `word`: "; did you mean 'query'?", or "" if no known word is
+    similar."""
     if len(word) > LONGEST_WORD:
         return ""
     by_case = {name.lower(): name for name in known if len(name) <= LONGEST_WORD}
@@ -34,7 +34,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def similar_file(path: Path) -> str:
-    """As `did_you_mean`, of a file or folder that does not exist, among those beside it."""
+    """Return the suggestion of `did_you_mean` for a missing file or folder, among those beside it."""
     try:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, MOST_NEIGHBOURS)]
@@ -44,7 +44,7 @@ def similar_file(path: Path) -> str:
 
 
 def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
-    """Raises UsageError where the value that an option was given is none of its choices."""
+    """Raise UsageError if an option's value is not one of its choices."""
     if value is not None and value not in choices:
         raise ChoiceErrors.UNKNOWN(
             option=option, value=value, choices=choices, similar_hint=did_you_mean(value, choices)

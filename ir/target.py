@@ -1,11 +1,9 @@
-"""The description of what a program is compiled for: every figure of the modelled hardware, as data, with where it
-comes from.
+"""Descriptions of the hardware that a program is compiled for: every figure of the model, as data with its origin.
 
-`rdu` names the socket that ships with sscc, `rdu:NAME` another description that does, `rdu:FILE` one's own in the same
-form. A description may name a shipped one as its `base`: what it does not say is as it is there, so that the facts of
-a socket stand in one file however many sockets a node has. Nothing else in the code knows a figure of the hardware.
-The CPU that executes schedules is not described here: it is a backend (`sscc.runtime.backends`), whose figures are its
-own.
+`rdu` names the default description, `rdu:NAME` another shipped one, and `rdu:FILE` a user's file in the same form. A
+description may name a shipped one as its `base` and inherits all figures that it does not set, so that the facts of a
+socket stand in one file for nodes of any number of sockets. No other code contains hardware figures. The CPU that
+executes schedules is not described here: it is a backend (`sscc.runtime.backends`) with its own figures.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from sscc.ir.suggestions import did_you_mean
 
 
 class TargetErrors(ErrorKind):
-    """Targets that do not exist, and descriptions of them that cannot be."""
+    """Unknown targets, and invalid descriptions of targets."""
 
-    NO_TIER = InputError, "the target {target} has no {tier}, which the program uses"
+    NO_TIER = InputError, "the target {target} has no memory level {tier}, which the program uses"
     NO_SOCKETS = UsageError, "a machine cannot have {sockets} sockets: give at least 1"
     NO_LINKS_FOR_SOCKETS = UsageError, "{target} has no links, which {sockets} sockets need: describe one under `links`"
     NO_LINKS_FOR_RANKS = UsageError, "{target} has no links, which {ranks} ranks need: describe one under `links`"
@@ -41,32 +39,32 @@ class TargetErrors(ErrorKind):
     NOT_JSON = InputError, "{where} is not JSON: {cause}"
     FORMAT_VERSION = (
         InputError,
-        "{where} has format {version!r}, this sscc reads {known}: `sscc targets --json` prints one to start from; what "
-        "was compiled for another has to be compiled again",
+        "{where} has format {version!r}, this sscc reads {known}. `sscc targets --json` prints a description to start "
+        "from. Programs that were compiled for another format must be recompiled",
     )
     UNKNOWN_BASE = InputError, "{where} has the base {base!r}, it must be one of {shipped}"
     FIGURE = InputError, "{where}: {figure} is {value!r}, it must be a positive number up to {most:.0e}"
-    LEVELS = InputError, "{where}: its levels are {levels}, they must be the first of {known}, at least 2"
-    LINK_NAME = InputError, "{where}: {link!r} is no name for a link, it must be a word of letters, digits and _"
-    NAME_TWICE = InputError, "{where}: two of {names} have the same name"
-    PMU_BYTES = InputError, "{where}: {level}.capacity is no multiple of pmu_bytes"
+    LEVELS = InputError, "{where}: its levels are {levels}, they must be the first two or more of {known}"
+    LINK_NAME = InputError, "{where}: {link!r} is not a name for a link, it must be a word of letters, digits and _"
+    NAME_TWICE = InputError, "{where}: the names {names} are not unique"
+    PMU_BYTES = InputError, "{where}: {level}.capacity is not a multiple of pmu_bytes"
     PARTIAL_SOCKETS = InputError, "{where}: sockets is {sockets}, it must be a whole number"
     UNKNOWN_FIGURE = UsageError, "the target {target} has no figure {name!r}, it has: {known}{similar_hint}"
-    NO_LINKS = InputError, "{where} has {sockets:g} sockets and no links between them"
+    NO_LINKS = InputError, "{where} has {sockets:g} sockets, but no links between them"
 
 
 DEFAULT = "sn40l"
 FAMILY = "rdu"
 FORMAT_VERSION = 2
-LARGEST = 1e30  # of any figure in its unit; products of several are far from what floats end at
+LARGEST = 1e30  # limit of every figure, in its unit; products of several stay far below the largest float
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a target.
+    """One figure of a target.
 
     Attributes:
-        origin: "published"; "assumed" where no source gives it; "fitted" to a published result; "chosen".
+        origin: "published"; "assumed" if no source gives it; "fitted" to a published result; "chosen" by the user.
     """
 
     value: int | float
@@ -85,10 +83,11 @@ class MemoryLevel:
     """One level of memory, per socket.
 
     Attributes:
-        name: the tier that schedules call it (`sscc.ir.choices.Tier`).
-        capacity: bytes. bandwidth: bytes/s.
-        latency: seconds that a firing takes at least which moves something through it; None where that is nothing
-            beside what every firing costs.
+        name: tier in schedules (`sscc.ir.choices.Tier`).
+        capacity: bytes.
+        bandwidth: bytes/s.
+        latency: minimum time in seconds of a firing that transfers data at this level; None if it is negligible beside
+            the cost of every firing.
     """
 
     name: Tier
@@ -98,19 +97,19 @@ class MemoryLevel:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """Name in reports."""
         return self.name.upper()
 
 
 @dataclass(frozen=True)
 class Units:
-    """What computes, per socket.
+    """Compute units, per socket.
 
     Attributes:
-        pcus: compute units. pmu_bytes: what a memory unit holds, of which the nearest level of memory is made.
-        bf16_flops, f32_flops: peak of dense products, by the operands' dtype, in FLOP/s.
-        simd_lanes, simd_stages: elements that a PCU takes per cycle, and operations that it does on each of them,
-            in its mode for element-wise work.
+        pcus: number of compute units.
+        pmu_bytes: bytes of a memory unit; the nearest memory level consists of these.
+        bf16_flops, f32_flops: peak FLOP/s of dense products, by the operands' dtype.
+        simd_lanes, simd_stages: elements that a PCU processes per cycle in element-wise mode, and operations on each.
         clock: Hz.
     """
 
@@ -125,11 +124,12 @@ class Units:
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that something takes whatever it computes.
+    """Fixed costs in seconds.
 
     Attributes:
-        launch_seconds: one kernel launch. boundary_seconds: lost at each launch besides, while pipelines drain and
-            refill. firing_seconds: one firing of a stage.
+        launch_seconds: one kernel launch.
+        boundary_seconds: additional time of each launch, while pipelines drain and refill.
+        firing_seconds: one firing of a stage.
     """
 
     launch_seconds: Figure
@@ -139,10 +139,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class SocketLink:
-    """What joins sockets.
+    """A link between sockets.
 
     Attributes:
-        bandwidth: bytes/s. latency: seconds that a message takes at least; None where nobody says.
+        bandwidth: bytes/s.
+        latency: minimum seconds of a message; None if unknown.
     """
 
     name: str
@@ -152,13 +153,13 @@ class SocketLink:
 
 @dataclass(frozen=True)
 class Target:
-    """An SN40L-like RDU: sockets that each have levels of memory, units that compute, and costs.
+    """An SN40L-like RDU: sockets that each have levels of memory, compute units, and costs.
 
     Attributes:
-        sockets: sockets that work together.
-        levels: of memory, the nearest first: the one on the chip, which buffers are in, main memory, which holds a
-            program, and any that take what main memory has no room for. They are the first of `TIERS`.
-        links: between sockets, the shortest first; none for a single socket.
+        sockets: number of sockets that work together.
+        levels: memory levels, nearest first: the one on the chip, for buffers; main memory, for programs; and any
+            others, for tensors that exceed main memory. They are the first ones of `TIERS`.
+        links: links between sockets, shortest first; none for a single socket.
     """
 
     name: str
@@ -171,12 +172,12 @@ class Target:
 
     @property
     def nearest(self) -> MemoryLevel:
-        """The memory on the chip."""
+        """On-chip memory."""
         return self.levels[0]
 
     @property
     def memories(self) -> tuple[MemoryLevel, ...]:
-        """The levels behind it, where tensors lie: main memory, then farther ones."""
+        """Levels of tensors: main memory, then farther ones."""
         return self.levels[1:]
 
     @property
@@ -186,7 +187,7 @@ class Target:
 
     @property
     def far(self) -> tuple[MemoryLevel, ...]:
-        """The levels behind main memory, the nearer first; there may be none."""
+        """Levels behind main memory, nearest first; may be empty."""
         return self.levels[2:]
 
     @property
@@ -196,43 +197,44 @@ class Target:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """Name -> figure, in order. Those of a level or a link have its name in front (`hbm.bandwidth`)."""
+        """Figures by name, in order. Those of a level or a link are prefixed with its name (`hbm.bandwidth`)."""
         parts: list[MemoryLevel | SocketLink] = [*self.levels, *self.links]
         named = {f"{part.name}.{name}": figure for part in parts for name, figure in _figures_of(part).items()}
         return {"sockets": self.sockets} | named | _figures_of(self.units) | _figures_of(self.costs)
 
     def level(self, tier: str) -> MemoryLevel:
-        """The level that schedules call `tier`. Raises InputError where the target has none."""
+        """Return the memory level of a tier. Raises InputError if the target has none."""
         for level in self.levels:
             if level.name == tier:
                 return level
         raise TargetErrors.NO_TIER(target=self.name, tier=tier.upper())
 
     def capacity(self, tier: str) -> int:
-        """Bytes of a level that all sockets have together."""
+        """Return the bytes of a level in all sockets."""
         return int(self.level(tier).capacity.value * self.sockets.value)
 
     def bandwidth(self, tier: str) -> float:
-        """Bytes/s that all sockets together move through a level."""
+        """Return the bytes/s of a level in all sockets."""
         return self.level(tier).bandwidth.value * self.sockets.value
 
     @property
     def link_bandwidth(self) -> float:
-        """Bytes/s that all sockets together send to others, over the shortest link, each over one of its own."""
+        """Bytes/s that all sockets together send to others, each over its own shortest link."""
         return self.links[0].bandwidth.value * self.sockets.value
 
     @property
     def link_latency(self) -> float:
-        """Seconds that a message over the shortest link takes at least; 0 where nobody says."""
+        """Minimum seconds of a message over the shortest link; 0 if unknown."""
         latency = self.links[0].latency
         return 0.0 if latency is None else latency.value
 
     def seconds(self, nbytes: Mapping[str, int]) -> float:
-        """The least time in which all sockets together move so many bytes through each tier, side by side."""
+        """Return the minimum seconds in which all sockets move `nbytes` through each tier concurrently."""
         return max((moved / self.bandwidth(tier) for tier, moved in nbytes.items()), default=0.0)
 
     def with_sockets(self, sockets: int) -> Target:
-        """The same target with another number of sockets. Raises UsageError below 1, and where nothing joins them."""
+        """Return the target with another number of sockets. Raises UsageError below 1, and for several sockets without
+        links."""
         if sockets < 1:
             raise TargetErrors.NO_SOCKETS(sockets=sockets)
         if sockets > 1 and not self.links:
@@ -243,8 +245,8 @@ class Target:
         """Return the target with other values of some figures, by their names in `figures`; their origin is "chosen".
 
         Raises:
-            UsageError: the target has no figure of a name.
-            InputError: a value is out of range, or does not fit the others.
+            UsageError: the target has no figure of that name.
+            InputError: a value is out of range, or inconsistent with other figures.
         """
         figures = self.figures
         for name in values:
@@ -266,9 +268,10 @@ class Target:
         return target
 
     def of_rank(self, ranks: int) -> Target:
-        """What one of so many ranks runs on: its share of the sockets, or of a target of one socket one like it.
+        """Return the target of one of `ranks` ranks: its share of the sockets, or the whole target if it has a single
+        socket.
 
-        Raises UsageError where sockets cannot be shared so, and where nothing joins them.
+        Raises UsageError if the sockets cannot be divided equally, or have no links.
         """
         if ranks == 1:
             return self
@@ -280,7 +283,7 @@ class Target:
         return self.with_sockets(max(1, sockets // ranks))
 
     def to_json(self) -> str:
-        """The file form; `parse_target` reads it back."""
+        """Return the file form; `parse_target` reads it back."""
         data = {"format": FORMAT_VERSION, **dataclasses.asdict(self)}
         for item in (*data["levels"], *data["links"]):
             if item["latency"] is None:
@@ -292,7 +295,7 @@ Part = TypeVar("Part", MemoryLevel, SocketLink, Units, Costs)
 
 
 def _with(part: Part, figures: Mapping[str, Figure], prefix: str = "") -> Part:
-    """Return a part of a target with those of `figures` that have its names, `prefix` in front."""
+    """Return a part of a target with the values of `figures` whose names begin with `prefix`."""
     changes: dict[str, Any] = {
         item.name: figures[prefix + item.name] for item in dataclasses.fields(part) if prefix + item.name in figures
     }
@@ -300,22 +303,23 @@ def _with(part: Part, figures: Mapping[str, Figure], prefix: str = "") -> Part:
 
 
 def _figures_of(record: Any) -> dict[str, Figure]:
-    """The figures of a part of a target, by name."""
+    """Return the figures of a part of a target, by name."""
     field_values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     return {name: value for name, value in field_values.items() if isinstance(value, Figure)}
 
 
 def shipped_targets() -> tuple[str, ...]:
-    """The names of the descriptions that ship with sscc."""
+    """Return the names of the shipped descriptions."""
     names = (Path(file.name) for file in files("sscc.ir").joinpath("targets").iterdir())
     return tuple(sorted(name.stem for name in names if name.suffix == ".json"))
 
 
 def load_target(target: str) -> Target:
-    """The target that ``--target`` names: ``rdu``, ``rdu:NAME`` of one that ships with sscc, or ``rdu:FILE``.
+    """Return the target that ``--target`` names: ``rdu``, ``rdu:NAME`` for a shipped one, or ``rdu:FILE``.
 
     Raises:
-        UsageError: another family. InputError: a file that is missing, or no description of a target.
+        UsageError: another family.
+        InputError: a file that is missing, or is not a description of a target.
     """
     family, colon, name = target.partition(":")
     shipped = shipped_targets()
@@ -338,7 +342,7 @@ def _shipped(name: str) -> str:
 
 
 def parse_target(text: str, origin: str) -> Target:
-    """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
+    """Return the target of a file form. Raises InputError naming the missing, unknown or out-of-range field."""
     where = f"the target description {origin}"
     target: Target = decode(_parse(text, where), Target, "it", where)
     _check(target, where)
@@ -346,7 +350,7 @@ def parse_target(text: str, origin: str) -> Target:
 
 
 def _parse(text: str, where: str) -> Any:
-    """The records of a file form, those of its base included, and no format."""
+    """Return the records of a file form, merged with those of its base, without the format field."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -365,8 +369,7 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _changed(base: Any, changes: Any) -> Any:
-    """Records with changes: parts of a record by their keys, records of a list by their names; what the base has not
-    comes behind."""
+    """Return records with changes: fields of a record by key, records of a list by name. New records are appended."""
     if isinstance(base, dict) and isinstance(changes, dict):
         return base | {key: _changed(base.get(key), value) for key, value in changes.items()}
     if isinstance(base, list) and isinstance(changes, list):
@@ -380,7 +383,7 @@ def _changed(base: Any, changes: Any) -> Any:
 
 
 def _check(target: Target, where: str) -> None:
-    """What figures must be, and what the parts must be to each other."""
+    """Check the figures of a target, and their consistency."""
     for name, figure in target.figures.items():
         if not 0 < figure.value <= LARGEST:
             raise TargetErrors.FIGURE(where=where, figure=name, value=figure.value, most=LARGEST)

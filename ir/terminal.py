@@ -1,8 +1,8 @@
-"""Text of unknown origin on a terminal: it shows, and gives the terminal no command.
+"""Safe output of untrusted text on a terminal: it is shown, but cannot control the terminal.
 
-A model may generate escape sequences, and names in an artifact or a checkpoint may hold them. Written as they are,
-they move the cursor, change what was printed before, set the title, or write to the clipboard.
-`sscc.ir.errors.printable` makes one line safe; this module has what prints texts and tables.
+A model may generate escape sequences, and names in an artifact or a checkpoint may contain them. Unfiltered, they move
+the cursor, change earlier output, set the title, or write to the clipboard. `sscc.ir.errors.printable` makes one line
+safe; this module is for whole texts and tables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sscc.ir.errors import printable
 
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters other than tab and newline, marks that reverse the direction of text, halves of surrogate pairs.
-Joiners, wide spaces and private characters are text in some languages and fonts."""
+Joiners, wide spaces and private characters are kept: some languages and fonts use them."""
 
 
 def terminal_text(text: str) -> str:
-    """Return `text` with each control character as its escape. Newlines and tabs stay.
+    """Return `text` with each control character as its escape. Newlines and tabs are kept.
 
-    No state passes from one character to the next, so a text may be given in pieces, cut anywhere.
+    The function has no state, so a text may be passed in pieces of any size.
     """
     return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
@@ -34,8 +34,8 @@ def shown_text(text: str, stream: TextIO) -> str:
 
 
 class _LogFormatter(logging.Formatter):
-    """Log messages whose lines are safe on a terminal. One that begins with "sscc: ", as warnings do, gets no second
-    prefix."""
+    """Log messages whose lines are safe on a terminal. A message that begins with "sscc: ", as warnings do, gets no
+    second prefix."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

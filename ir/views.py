@@ -1,4 +1,4 @@
-"""Views: operations that move nothing. Whatever reads their result reads the tensor behind it, with other strides."""
+"""Views: operations that move no data. Their readers read the underlying tensor with other strides."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sscc.ir.rewriting import is_rematerialised, producer
 
 RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 MOVED = "df.moved"
-"""On a transposition: its result is a rearranged copy, not a view."""
+"""Attribute of a transposition whose result is a rearranged copy, not a view."""
 SLICES = frozenset({"tensor.extract_slice", "tensor.insert_slice"})
 
 
 def is_view(op: ir.Operation) -> bool:
-    """Whether `op` is a reshape, a slice, an insertion (a view of its destination), or a transposition."""
+    """Return True if `op` is a reshape, a slice, an insertion (a view of its destination), or a transposition."""
     return op.name in RESHAPES or op.name in SLICES or permutation_of(op) is not None
 
 
 def root_of(value: ir.Value) -> ir.Value:
-    """What `value` is a part of, through views."""
+    """Return the tensor of which `value` is a view."""
     source = producer(value)
     while source is not None and is_view(source) and source.name != "tensor.insert_slice":
         value = source.operands[0]
@@ -31,7 +31,7 @@ def root_of(value: ir.Value) -> ir.Value:
 
 
 def begins(value: ir.Value, rows: ir.Value) -> bool:
-    """Whether the rows of `value` are the first numbers of those of `rows`."""
+    """Return True if the rows of `value` are the first numbers of the rows of `rows`."""
     op = producer(value)
     if op is None or op.name != "tensor.extract_slice" or list(op.operands) != [rows]:
         return False
@@ -42,8 +42,8 @@ def begins(value: ir.Value, rows: ir.Value) -> bool:
 
 
 def computes(op: ir.Operation) -> bool:
-    """Whether `op` is work on tensors: not a view, not a constant, not what gives a number (a place in a table, a
-    rank), and not a part of another operation's body."""
+    """Return True if `op` is work on tensors: not a view, not a constant, not an operation that gives a number (a table
+    entry, a rank), and not part of another operation's body."""
     if is_view(op) or is_rematerialised(op) or not op.results or isinstance(op.results[0].type, ir.IndexType):
         return False
     inside = op.parent.operation.name in ("func.func", "scf.for", "scf.if")
@@ -51,9 +51,10 @@ def computes(op: ir.Operation) -> bool:
 
 
 def permutation_of(op: ir.Operation) -> list[int] | None:
-    """Result axis i is operand axis p[i], where `op` is a transposition: linalg.transpose, or its general form.
+    """Return the permutation p of a transposition (linalg.transpose, or its general form): result axis i is operand
+    axis p[i].
 
-    None for the transposition of a constant: it has no place in memory that a view could show.
+    None for other operations, and for the transposition of a constant, which has no memory that a view could show.
     """
     if MOVED in op.attributes or not op.operands:
         return None
@@ -79,14 +80,14 @@ def permutation_of(op: ir.Operation) -> list[int] | None:
 
 
 def bytes_of(value: ir.Value) -> int:
-    """Bytes of a tensor; flags take one."""
+    """Return the bytes of a tensor; an i1 element takes one byte."""
     elements: int = prod(value.type.shape)
     return elements * max(1, int(getattr(value.type.element_type, "width", 64)) // 8)
 
 
 def reshaped_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides with which a tensor of `shape` and `strides` is seen as one of `new_shape`, its elements in the same
-    row-major order; None where no strides can say that, as in torch.Tensor.view."""
+    """Return the strides with which a tensor of `shape` and `strides` can be viewed as `new_shape` in the same
+    row-major order; None if there are none, as in torch.Tensor.view."""
     blocks = iter(_dense_blocks(shape, strides))
     new_strides: list[int] = []
     left, step = 1, 0
@@ -101,7 +102,7 @@ def reshaped_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Se
 
 
 def _dense_blocks(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(elements, stride) of the longest runs of dimensions that one stride can walk in row-major order."""
+    """Return (elements, stride) of the longest runs of dimensions that have a single stride in row-major order."""
     blocks: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -114,7 +115,7 @@ def _dense_blocks(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[in
 
 
 def _unit_strides(shape: Sequence[int], strides: list[int]) -> tuple[int, ...]:
-    """Gives unit dimensions the stride they would have in a row-major tensor, for readability."""
+    """Give unit dimensions the stride that they have in a row-major tensor, for readability."""
     result = list(strides)
     for index in range(len(shape) - 1, -1, -1):
         if shape[index] == 1:

@@ -1,27 +1,27 @@
-"""absorb-latent: K and V that all heads make of one row per position are not cached; that row is.
+"""absorb-latent: the latent row from which all heads compute K and V is cached instead of K and V.
 
-What: multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) makes K and V of every head from a latent row per
-position, by products with weights, and puts the same rotated numbers behind each head's keys. With `latent` [r] the
-latent row and `shared` [p] those numbers::
+What: multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) computes K and V of every head from one latent row per
+position, by products with weights, and appends the same rotated numbers to each head's keys. With `latent` [r] the
+latent row and `shared` [p] the rotated numbers::
 
     k[h] = [W_K[h] latent | shared]      v[h] = W_V[h] latent
 
-so that for a query q[h] = [a | b] and weights P of attention::
+so that for a query q[h] = [a | b] and attention weights P::
 
     q[h] . k[h, t] = [a W_K[h] | b] . [latent[t] | shared[t]]
     sum over t of P[t] v[h, t] = W_V[h] (sum over t of P[t] latent[t])
 
-A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
-the first r numbers of its keys. A prefill layer attends to K and V of every head, which takes less arithmetic where
-many queries meet each key; but `kv.latent_attention` makes them of the latent rows, where it uses them.
+A decode layer uses the right-hand sides: one KV head for all query heads, whose rows are `[latent | shared]` and whose
+values are the first r numbers of its keys. A prefill layer attends to K and V of every head, which takes less
+arithmetic if many queries meet each key; `kv.latent_attention` computes K and V from the latent rows on the fly.
 
-Why: a row is r + p numbers in all, and not one of K and one of V for every head.
+Why: a cached row has r + p numbers in all, instead of a K and a V for every head.
 
-How it is found: by what K and V are computed from. Behind views (slices, reshapes, transpositions) and rounding, V must
-be columns of a product with a weight of the layer; K a concatenation of such columns of the same rows' product, and of
-values that are the same for all heads. No name of a model, a module or a weight matters.
+How it is recognised: by the computation of K and V. Apart from views (slices, reshapes, transpositions) and rounding, V
+must be columns of a product with a weight of the layer, and K a concatenation of such columns, of a product of the same
+rows, and of values that are the same for all heads. Names of models, modules and weights do not matter.
 
-Before, in a decode layer, of two heads whose keys are one number of two latent ones, and a shared one::
+Before, in a decode layer of two heads, whose keys are one number computed from two latent ones, and a shared one::
 
     func.func private @decode.layer.0(%q: tensor<3x2x1x2xf32> {sscc.input = "hidden"},
         %x: tensor<3x2xf32> {sscc.input = "latent"}, %s: tensor<3x1x1xf32> {sscc.input = "shared"},
@@ -72,13 +72,13 @@ After::
       %out = linalg.contract .. ins(%o, %w_v : tensor<3x2x1x2xf32>, tensor<2x3x2xf32>) ..
       return %out : tensor<3x2x1x3xf32>
 
-A layer that attends to positions that an index chooses does so in prefill too: each token has rows of its own, of which
-K and V would be made again and again.
+A layer that attends to positions selected by an index does so in prefill too: each token attends to different rows, so
+that K and V of a row would be computed many times.
 
-When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
-smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, one whose
-scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
-cache K and V of every head.
+When it does not apply: to K or V with further operations (a bias, a rotation of all of K), if the latent row would not
+be smaller, if only one of the entries has this form, to windowed attention, whose ring is short, to attention with
+capped scores or learned sinks, and to layers whose K and V other layers share. These layers are unchanged, and cache K
+and V of every head.
 
 Preserves: every other operation; locations.
 """
@@ -138,12 +138,13 @@ class AbsorbLatent(Pass):
                     count("attentions over latent rows")
 
 
-# ---------------------------------------------------------------------------------------------------- what is found
+# ------------------------------------------------------------------------------------------------------ recognition
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the elements of a value are in another one: offset and strides, in elements of `root`, by `shape`."""
+    """Position of a value's elements in another value: offset and strides, in elements of `root`, of a tensor of
+    `shape`."""
 
     root: ir.Value
     offset: int
@@ -152,7 +153,7 @@ class _Layout:
 
 
 def _layout(value: ir.Value) -> _Layout | None:
-    """A value as a part of what its views look at; None where strides cannot say it."""
+    """Return a value as a part of the tensor that its views show; None if strides cannot express it."""
     op = producer(value)
     shape = tuple(value.type.shape)
     if op is None or not is_view(op) or op.name == "tensor.insert_slice":
@@ -182,7 +183,7 @@ class _Projected:
     Attributes:
         rows: [B * S, r].
         weight: [O, r].
-        first, step: head h has rows first + h * step .. of the weight, `width` of them.
+        first, step: head h uses `width` rows of the weight from first + h * step on.
     """
 
     rows: ir.Value
@@ -219,11 +220,11 @@ class _Projected:
 
     @property
     def base(self) -> int:
-        """The first row of the weight that belongs to these heads, in parts of `step` rows each."""
+        """First row of the weight that belongs to these heads, counted in blocks of `step` rows each."""
         return self.first // self.step * self.step
 
     def matrix(self) -> ir.Value:
-        """The weight of every head, [H, w, r]: a view."""
+        """Return the weight of every head, [H, w, r], as a view."""
         columns, depth = self.weight.type.shape
         weight, count = self.weight, self.heads * self.step
         if count != columns:
@@ -236,7 +237,8 @@ class _Projected:
 
 
 def _shared(value: ir.Value) -> ir.Value | None:
-    """What a value [B, H, S, p] has for every head, [B, S, p] or with unit dimensions; None where heads differ."""
+    """Return the part of a value [B, H, S, p] that all heads share, [B, S, p] or with unit dimensions; None if heads
+    differ."""
     op = producer(value)
     if op is None or op.name != "linalg.generic" or len(op.operands) != 2:
         return None
@@ -248,7 +250,7 @@ def _shared(value: ir.Value) -> ir.Value | None:
     read, written = (ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"])
     sizes = list(value.type.shape)
     dims = [ir.AffineDimExpr(e).position if isinstance(e, ir.AffineDimExpr) else None for e in read.results]
-    # A constant reads the one element of a unit dimension.
+    # A constant index reads the only element of a unit dimension.
     constants = (size for dim, size in zip(dims, source.type.shape, strict=True) if dim is None)
     known = [dim for dim in dims if dim is not None]
     left_out = set(range(4)) - set(known)
@@ -264,12 +266,12 @@ def _shared(value: ir.Value) -> ir.Value | None:
 
 @dataclass(frozen=True)
 class _Latent:
-    """What K and V of an attention are made of.
+    """Latent rows from which the K and V of an attention are computed.
 
     Attributes:
-        key: the one part of K that is a product.
+        key: the part of K that is a product.
         shared: the other parts, each the same for all heads.
-        parts: of each part of K, in order, its width and whether it is that product.
+        parts: for each part of K, in order, its width and whether it is the product.
         value: V.
     """
 
@@ -280,12 +282,12 @@ class _Latent:
 
     @property
     def depth(self) -> int:
-        """r."""
+        """r, the length of a latent row."""
         return int(self.key.rows.type.shape[1])
 
     @property
     def first(self) -> int:
-        """Where in K the product's columns begin."""
+        """Position of the product's columns in K."""
         return sum(width for width, _ in itertools.takewhile(lambda part: not part[1], self.parts))
 
     @property
@@ -295,7 +297,7 @@ class _Latent:
 
     @property
     def sizes(self) -> tuple[object, ...]:
-        """What must be the same in both entries."""
+        """Sizes that must be the same in both entries."""
         where = ((item.first, item.step, item.heads, item.width) for item in (self.key, self.value))
         return self.depth, self.parts, *where
 
@@ -310,7 +312,8 @@ def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
 
 
 def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
-    """What K and V are made of, if the heads of all ranks have K and V of their own, and a row of it is smaller."""
+    """Return the latent rows of an attention, if the heads of all ranks have separate K and V, and a latent row is
+    smaller."""
     query, key, value = list(attention.operands)[:3]
     cut = kv.head_parts_of(attention)
     heads, kv_heads = query.type.shape[1], key.type.shape[1]
@@ -333,11 +336,11 @@ def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
     return latent if latent.width < heads * (key.type.shape[3] + value.type.shape[3]) else None
 
 
-# ----------------------------------------------------------------------------------------------------- what is made
+# --------------------------------------------------------------------------------------------------------- rewriting
 
 
 def _absorb(attention: ir.Operation, latent: _Latent) -> None:
-    """A decode layer, or any that attends to chosen rows, attends to latent rows."""
+    """Rewrite attention to latent rows, in a decode layer or a layer that attends to selected rows."""
     query, value = attention.operands[0], attention.operands[2]
     slots, heads, tokens, _ = query.type.shape
     with ir.InsertionPoint(attention), attention.location:
@@ -358,7 +361,7 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
 
 
 def _note(attention: ir.Operation, latent: _Latent) -> None:
-    """A prefill layer says what is to be cached, and what heads make of it."""
+    """Rewrite attention of a prefill layer to `kv.latent_attention`, which caches latent rows."""
     with ir.InsertionPoint(attention), attention.location:
         operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
@@ -369,13 +372,13 @@ def _note(attention: ir.Operation, latent: _Latent) -> None:
 
 
 def _note_parts(attention: ir.Operation, new: Any) -> None:
-    """Where heads are cut over ranks, all ranks have the row that all heads have in common."""
+    """Record that all ranks have the latent row, which all heads share, if heads are sharded over ranks."""
     if kv.head_parts_of(attention) is not None:
         kv.note_head_parts(new.operation, 1)
 
 
 def _erase(op: ir.Operation) -> None:
-    """Erases an operation, and what was computed for it alone."""
+    """Erase an operation, and operations that only it used."""
     before = [item.operation for item in op.block.operations]
     needed = list(op.operands)
     place = before.index(op)
@@ -393,7 +396,7 @@ def _settings(attention: ir.Operation) -> list[ir.Attribute]:
 
 
 def _row(attention: ir.Operation, latent: _Latent) -> ir.Value:
-    """What is cached of each position, [B, 1, S, r + p]."""
+    """Return the cached row of each position, [B, 1, S, r + p]."""
     slots, _, tokens, _ = attention.operands[0].type.shape
     parts = [_with_shape(latent.key.rows, [slots, 1, tokens, latent.depth])]
     widths = [width for width, is_product in latent.parts if not is_product]
@@ -402,7 +405,7 @@ def _row(attention: ir.Operation, latent: _Latent) -> ir.Value:
 
 
 def _with_shape(value: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """`value` with unit dimensions at other places."""
+    """Return `value` with its unit dimensions at other positions."""
     plain = [size for size in value.type.shape if size != 1]
     squeezed = value if len(plain) == value.type.rank or not plain else reshape(value, plain)
     return reshape(squeezed, shape)

@@ -1,4 +1,4 @@
-"""The operands of a layer's captured attention, and the errors of the pass that gives it a cache."""
+"""The operands of a layer's captured attention, and the errors of `thread-cache`, which gives it a cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ThreadCacheErrors(ErrorKind):
     OTHER_BUDGETS = UsageError, "--kv-topk-per-layer: {cause}"
     TWO_OPERATORS = (
         UnsupportedError,
-        "{origin}{function} has several operators {operators}, but a layer has one state for each kind of them",
+        "{origin}{function} has several operators {operators}, but a layer can have only one state of each kind",
     )
     OTHER_QUERIES = (
         UnsupportedError,
@@ -31,10 +31,10 @@ class ThreadCacheErrors(ErrorKind):
         UnsupportedError,
         "{origin}the latent rows are as wide as another layer's, but the K and V of the heads are not",
     )
-    OTHER_IN_DECODE = UnsupportedError, "{origin}layer {layer} attends in another way in decode than in prefill"
+    OTHER_IN_DECODE = UnsupportedError, "{origin}layer {layer} attends differently in decode and in prefill"
     SOURCE_KEEPS_NOTHING = (
         UnsupportedError,
-        "{origin}layer {layer} shares the K and V of layer {source}, which keeps none that it could read",
+        "{origin}layer {layer} shares the K and V of layer {source}, which keeps none",
     )
     SHARED_OTHER_WINDOW = (
         UnsupportedError,
@@ -61,17 +61,17 @@ class ThreadCacheErrors(ErrorKind):
         "{origin}layer {layer} computes the logits of its learned sinks, but they must be a weight where --kv-fetch "
         "chooses at the end of a prompt",
     )
-    COMPUTED_KEY_WEIGHT = UnsupportedError, "{origin}the matrix that makes keys of latent rows is not a weight"
+    COMPUTED_KEY_WEIGHT = UnsupportedError, "{origin}the matrix that computes keys from latent rows is not a weight"
     RULE_OF_LATENT_ROWS = (
         UnsupportedError,
-        "{origin}layer {layer} keeps latent rows, and a rule would see neither keys nor values of a head: use "
+        "{origin}layer {layer} keeps latent rows, from which a rule gets neither keys nor values of a head: use "
         "--kv-policy snapstream or query",
     )
     NO_RULE = InputError, "{origin}the module has no function that scores the prompts of this layer"
 
 
 def operators_of(function: Any) -> list[ir.Operation]:
-    """Return the operations of a layer's function that depend on earlier tokens, what attends before others.
+    """Return the operations of a layer's function that depend on earlier tokens, attention first.
 
     Raises:
         UnsupportedError: there are several of one kind.
@@ -87,15 +87,15 @@ def operators_of(function: Any) -> list[ir.Operation]:
 
 @dataclass(frozen=True)
 class Attended:
-    """The operands of an attention operator of a layer.
+    """The operands of a layer's attention operator.
 
     Attributes:
-        query: with what it attends.
-        rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers; none where
-            another layer has cached them.
-        ups: what makes K and V of a latent row, where prefill attends to such rows.
-        sinks: the logits of learned sinks, if there are any.
-        chosen: the positions that an index chooses; None where it attends to all.
+        query: queries.
+        rows: cached rows of each position: K and V, or a latent row, whose first numbers are V; empty if another layer
+            caches them.
+        ups: weights that compute K and V from a latent row, if prefill attends to latent rows.
+        sinks: logits of learned sinks; None without them.
+        chosen: positions that an index selects; None if it attends to all.
     """
 
     query: ir.Value
@@ -106,10 +106,10 @@ class Attended:
 
     @classmethod
     def by(cls, attention: ir.Operation, values: Callable[[ir.Value], ir.Value] = lambda value: value) -> Attended:
-        """Return what an attention operator reads.
+        """Return the operands of an attention operator.
 
         Args:
-            values: gives what stands for an operand.
+            values: maps an operand to the value that replaces it.
         """
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":

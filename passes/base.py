@@ -1,4 +1,4 @@
-"""Passes, and running a list of them: the level is checked before, the module verified after each, and shown to
+"""Passes, and running a list of them: the level is checked before, and the module is verified after each and passed to
 observers."""
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from sscc.ir.levels import check_legal, get_level, record_pass, set_level
 from sscc.ir.stopwatch import timed
 
 TIDYING = "builtin.module(cse)"
-"""Our operations are pure, on tensors that are values, so that upstream's own pass may take them away.
+"""Upstream clean-up after our passes. Our operations are pure and on tensor values, so that MLIR may merge and remove
+them.
 
-`canonicalize` is no part of it. It folds operations on constants, and a kernel of -O0 that was one is then a kernel of
-nothing, whose result nobody writes. It moves constants away from what reads them, to the front of a function. And it
-makes nothing smaller: of three models at every -O, kernels, bodies and steps of the schedules are as many as without.
+`canonicalize` is not part of it: it folds operations on constants, so that a kernel of -O0 that was one operation would
+be left empty, without anything that writes its result; it moves constants to the front of a function, away from their
+users; and it did not reduce the kernels, bodies and steps of the schedules of three models at any -O level.
 """
 
 
@@ -46,25 +47,25 @@ class PassErrors(ErrorKind):
 
 
 class Observer:
-    """Watches passes run. `text` is the module, printed as dumps are."""
+    """An observer of running passes. `text` is the module, printed as in dumps."""
 
     def before(self, name: str, text: str) -> None:
-        """Pass `name` is about to run on `text`."""
+        """Called before pass `name` runs on `text`."""
 
     def after(self, name: str, text: str, changed: bool) -> None:
-        """Pass `name` has made `text`, which passed verification."""
+        """Called after pass `name` has produced `text`, which passed verification."""
 
 
 class Pass(ABC):
     """A transformation of a module, in place. Options are dataclass fields of the subclass.
 
     Attributes:
-        name: the pass's name on the command line and in dumps (`kernel-looping` for kernel_looping.py).
-        takes: the levels that the module may have before; empty for any.
-        follows: the passes after which a compilation runs it, at one -O level or another; empty for the first.
-        level: the level that the module has reached once this pass is done; "" where it stays at its own, and the
-            pass is none of those that a compilation runs.
-        tidied: whether unused operations and all but one of several equal ones go away after it.
+        name: name on the command line and in dumps (`kernel-looping` for kernel_looping.py).
+        takes: levels that the module may have before; empty for any.
+        follows: passes after which a compilation runs it, at some -O level; empty for the first.
+        level: level of the module after this pass; "" if it does not change, and the pass is not one of those that a
+            compilation runs.
+        tidied: True if unused and duplicate operations are removed after it.
     """
 
     name: ClassVar[str]
@@ -75,17 +76,17 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, module: ir.Module) -> None:
-        """Transforms `module`. Raises UnsupportedError for a model that cannot be honoured."""
+        """Transform `module`. Raises UnsupportedError for a model that cannot be compiled faithfully."""
 
 
 def summary_of(kind: type[Pass]) -> str:
-    """What a pass does, in a line: what its module's docstring begins with."""
+    """Return a one-line summary of a pass: the first line of its module's docstring."""
     text = inspect.getdoc(inspect.getmodule(kind)) or ""
     return text.partition("\n")[0].partition(": ")[2]
 
 
 HIDDEN = "hidden"
-"""Key in the metadata of a field that is no option."""
+"""Key in the metadata of a field that is not an option."""
 
 
 @functools.cache
@@ -97,7 +98,7 @@ def options_of(kind: type[Pass]) -> Mapping[str, tuple[type, object]]:
 
 
 def step_text(item: Pass) -> str:
-    """A pass with the options that are not at their default: ``outline-kernels{granularity=layer}``."""
+    """Return a pass with its options that differ from their defaults: ``outline-kernels{granularity=layer}``."""
     changed = []
     for name, (_, default) in options_of(type(item)).items():
         value = getattr(item, name.replace("-", "_"))
@@ -110,18 +111,18 @@ _COUNTS: ContextVar[dict[str, int]] = ContextVar("counts")
 
 
 def count(what: str, number: int = 1) -> None:
-    """Adds to a statistic of the pass that is running; nothing where none is run by `run_passes`."""
+    """Add to a statistic of the running pass; without effect outside of `run_passes`."""
     counts = _COUNTS.get({})
     counts[what] = counts.get(what, 0) + number
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """What a pass did.
+    """Time and statistics of a pass.
 
     Attributes:
-        seconds: how long it took, verification and printing left out.
-        statistics: what it counted.
+        seconds: run time, without verification and printing.
+        statistics: counters.
     """
 
     name: str
@@ -133,11 +134,11 @@ class PassTime:
 def run_passes(
     module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer] = (), *, verify_each: bool = True
 ) -> list[PassTime]:
-    """Run `passes` in order, verifying the module and its level's legality after each, or after the last only.
+    """Run `passes` in order. The module and its level's legality are verified after each pass, or only after the last.
 
     Raises:
-        UsageError: a pass does not take the level that the module has when its turn comes; none has run then.
-        InternalError: when a pass leaves invalid or illegal IR behind, naming the pass.
+        UsageError: a pass does not take the level that the module would have at its turn; then none is run.
+        InternalError: a pass leaves invalid or illegal IR; the message names the pass.
     """
     if passes:
         check_levels(get_level(module), passes)
@@ -178,7 +179,7 @@ def check_levels(level: str, passes: Sequence[Pass]) -> None:
     """Check that each of `passes`, run in order from `level` on, finds a level that it takes.
 
     Raises:
-        UsageError: naming the first that does not.
+        UsageError: naming the first pass that does not.
     """
     for item in passes:
         if item.takes and level not in item.takes:
@@ -189,11 +190,11 @@ def check_levels(level: str, passes: Sequence[Pass]) -> None:
 
 
 def run_upstream(module: Any, pipeline: str, what: str) -> None:
-    """Runs a pipeline of upstream passes on a module or a function. What they leave is verified with what our own pass
-    leaves, once, and not after each of them: that would take longer than they do.
+    """Run a pipeline of upstream passes on a module or a function. The result is not verified after each of them, which
+    would take longer than they do, but once, together with that of our own pass.
 
     Raises:
-        InternalError: with `what` and the first diagnostic.
+        InternalError: a pass fails; the message has `what` and the first diagnostic.
     """
     passes = PassManager.parse(pipeline)
     passes.enable_verifier(False)

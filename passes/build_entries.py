@@ -1,26 +1,26 @@
-"""build-entries: the programs a caller can run, `prefill`, `decode` and `score`, as control around the layers.
+"""build-entries: the entry points `prefill`, `decode` and `score` are built, as control flow around the layers.
 
 What: `decode` runs embedding, layers and head once for all slots. `score` runs the head of `decode` on the hidden
-states of that many positions of the prompt that was prefilled last, and adds nothing to the program but a call: it is
-left out where there are more slots than such positions. `prefill` runs one sequence layer-major, phase
-after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
-chunk of a layer, that layer is compressed into its slot of the decode cache.
+states of as many positions of the last prefilled prompt, so that it adds only a call to the program; it is omitted if
+there are more slots than such positions. `prefill` runs one sequence layer by layer, phase after phase (embedding,
+every layer, head), and within a phase chunk after chunk of the prompt; after the last chunk of a layer, that layer is
+compressed into its slot of the decode cache.
 
-A prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are in
-the states of the slot, or in the scratch where the layers have no others.
+A prompt may share a prefix with an earlier one: its first `reused` chunks are skipped, because their rows are already
+in the states of the slot, or in the scratch if the layers have no such states.
 
-Where tokens stand in their text is an input of both entries. The rows of a cache are counted in tokens that were
-prefilled and fed, so that of a prompt some may be left out (speculative prefill), and the others keep their rotation.
+Positions of tokens in the text are an input of both entries. Rows of a cache are counted in tokens that were prefilled
+and fed, so that some tokens of a prompt can be left out (speculative prefill) while the others keep their rotation.
 
-Where ranks have the rows of slots of their own (`own_slot`), the number of the rank says which these are, and that rank
-alone compresses a layer into the slot.
+If ranks divide the slots among themselves (`own_slot`), the number of the rank determines its slots, and only this rank
+compresses a layer into such a slot.
 
-Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
-resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
-counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.
+Both entries are straight-line sequences of calls. A phase is a function that contains its loop over chunks. Prefill is
+resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps, counted
+from the start of the prompt, and every phase executes those of its steps that lie in that range.
 
-Why: the full-length K/V scratch exists for one layer at a time, trip counts follow the prompt's actual length, and a
-straight line of calls is what `kernel-looping` can loop.
+Why: the full-length K/V scratch exists for one layer at a time, trip counts follow the prompt's actual length, and
+`kernel-looping` can loop straight-line calls.
 
 Before::
 
@@ -48,7 +48,7 @@ Before::
     func.func private @prefill.head(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"})
       -> (tensor<1x1x9xf32> {sscc.output = "logits"})
 
-After, of prefill the phase of a layer::
+After, a layer's phase of prefill::
 
     func.func private @prefill.phase.layer.0(%begin: .. "begin"}, %end: .. "end"}, %chunks: .. "chunks"}, ..
       %lo:3 = call @progress(%begin, %end, %chunks, %number, %chunks) ..
@@ -71,7 +71,7 @@ After, of prefill the phase of a layer::
         scf.yield %k_cache, %v_cache, %selected : ..
       }
 
-After, of prefill the call of that phase::
+After, the call of that phase in prefill::
 
     func.func public @prefill(%tokens: .. "tokens"}, %ids: .. "position_ids"}, %length: .. "length"}, ..
       ..
@@ -84,7 +84,7 @@ After, of prefill the call of that phase::
       ..
       %logits = call @prefill.phase.head(%begin, %end, %chunks, %two, %length, %results#0, ..
 
-After, the whole of decode::
+After, decode::
 
     func.func public @decode(%token: .. "token"}, %id: .. "position_id"}, %position: .. "position"}, ..
       %h = call @decode.embed(%token, %id) ..
@@ -143,17 +143,17 @@ from sscc.passes.split_layers import CHOICE, LAYER_INPUT
 
 PROGRESS = "progress"
 TOKENS_OF_CHOICE = 2
-"""The axis of tokens of a choice, [1, Hc, C, Top]."""
+"""Axis of tokens of a choice, [1, Hc, C, Top]."""
 _INDEX = Stream(*INDEX, width=0)
 KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True)) | {
     _INDEX.scratch: _INDEX.cache
 }
-"""Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
+"""For indexed rows, the state that holds each slot's prompt, by the scratch that is a view of one slot."""
 
 
 def kept_name(scratch: str) -> str | None:
-    """Return the name of the state of which a scratch is a slot's part, where rows are indexed; None where it is of
-    none. Both end with the name of a group that stands beside another one."""
+    """Return the name of the state of which a scratch is one slot's part, for indexed rows; None if it is not part of
+    any. Both names end with that of the group, for a group beside another one."""
     name, dot, group = scratch.partition(".")
     return f"{KEPT[name]}{dot}{group}" if name in KEPT else None
 
@@ -187,8 +187,9 @@ class BuildEntries(Pass):
 
 
 def _build_progress(module: ir.Module) -> None:
-    """``progress(begin, end, chunks, number, limit) -> (lo, hi, done)``: phase `number` starts after number * chunks
-    steps and has `limit` of its own; of those, lo .. hi - 1 lie in [begin, end). `done` where it does its last one."""
+    """Build ``progress(begin, end, chunks, number, limit) -> (lo, hi, done)``. Phase `number` begins after number *
+    chunks steps and has `limit` steps; its steps lo .. hi - 1 lie in [begin, end). `done` is true if its last step is
+    among them."""
     index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
     arguments = [Argument("input", name, index) for name in ("begin", "end", "chunks", "number", "limit")]
     results = [Argument("output", name, type_) for name, type_ in (("lo", index), ("hi", index), ("done", flag))]
@@ -223,7 +224,7 @@ class _Function:
         return {name: value for (its_role, name), value in self.values.items() if its_role == role}
 
     def call(self, function: Any, named_operands: dict[str, ir.Value]) -> dict[str, ir.Value]:
-        """Calls a part: inputs and states by name from `named_operands`, weights from this function's arguments."""
+        """Call a part: inputs and states by name from `named_operands`, weights from this function's arguments."""
         operands = []
         for argument in arguments_of(function):
             stored = argument.role in STORED
@@ -235,7 +236,7 @@ class _Function:
 
 
 def _weights(parts: Iterable[Any]) -> list[Argument]:
-    """The weights and constants of `parts`, in order of first use."""
+    """Return the weights and constants of `parts`, in order of first use."""
     weights: dict[tuple[str, str], Argument] = {}
     for part in parts:
         for argument in arguments_of(part):
@@ -246,13 +247,13 @@ def _weights(parts: Iterable[Any]) -> list[Argument]:
 
 @dataclass(frozen=True)
 class _LayerState:
-    """A state of a layer, and where it is among those of the entry.
+    """A state of a layer, and its place among the states of the entry.
 
     Attributes:
-        argument: as the layer's function takes it, or its phase's.
-        name: what the entry calls the state that it is in.
-        layers, index: of how many layers that state is stacked, and which of them this is; 0 where the layer takes all
-            of it: a scratch that is everybody's in turn, or a cache that has the rows of all layers.
+        argument: the state as an argument of the layer's function, or of its phase.
+        name: name of the entry's state that contains it.
+        layers, index: number of layers stacked in that state, and the index of this one; 0 if the layer takes the whole
+            state: a scratch that all layers use in turn, or a cache that has the rows of all layers.
     """
 
     argument: Argument
@@ -269,14 +270,14 @@ class _LayerState:
         return Argument("state", self.name, type_)
 
     def take(self, states: dict[str, ir.Value]) -> ir.Value:
-        """The layer's part of the entry's states."""
+        """Return the layer's part of the entry's states."""
         if not self.layers:
             return states[self.name]
         shape = list(self.argument.type.shape)
         return extract_slice(states[self.name], [self.index] + [0] * len(shape), [1, *shape], drop=1)
 
     def put(self, part: ir.Value, states: dict[str, ir.Value]) -> None:
-        """Makes `part` the layer's part of the entry's states."""
+        """Replace the layer's part of the entry's states by `part`."""
         if self.layers:
             part = insert_slice(part, states[self.name], [self.index] + [0] * self.argument.type.rank)
         states[self.name] = part
@@ -287,10 +288,10 @@ class _Layer:
     """A decoder layer.
 
     Attributes:
-        group: its first one.
-        index: which of its group's layers it is; of one that shares the rows of another layer which that is.
-        scratch: the group whose prompt scratch it uses.
-        beside: its other groups, and which of their layers it is.
+        group: its first group.
+        index: its index in that group; for a sharer, the index of the layer whose rows it reads.
+        scratch: group whose prompt scratch it uses.
+        beside: its other groups, with its index in each.
     """
 
     number: int
@@ -304,7 +305,7 @@ class _Layer:
         return f"layer.{self.number}"
 
     def stacked(self, argument: Argument) -> _LayerState:
-        """A state that the layers of the group have each for itself, or packed into one."""
+        """Return a state in which each layer of the group has a part, stacked or packed."""
         beside = self._beside(argument)
         if beside is not None:
             group, index = beside
@@ -315,7 +316,7 @@ class _Layer:
         return _LayerState(argument, name, len(self.group.layers), self.index)
 
     def shared(self, argument: Argument) -> _LayerState:
-        """A state that layers use one after the other."""
+        """Return a state that layers use in turn."""
         of_others = self._beside(argument) is not None
         return _LayerState(argument, argument.name if of_others else self.scratch.state(argument.name))
 
@@ -325,12 +326,12 @@ class _Layer:
 
     @property
     def budget(self) -> dict[str, int]:
-        """The numbers of the layer's own rows, by name; none where layers have equal ones."""
+        """Per-layer sizes of the layer's rows, by name; empty if all layers have the same."""
         return store_of(self.group.geometry).numbers(self.index)
 
     @property
     def keeps(self) -> bool:
-        """Whether it has rows of its own."""
+        """True if it keeps rows."""
         return self.number in self.group.layers
 
     def is_kept(self, scratch: Argument) -> bool:
@@ -340,18 +341,18 @@ class _Layer:
 
 
 def _is_per_layer(argument: Argument) -> bool:
-    """Whether every layer has a slice of what the embedding gives under this name."""
+    """Return True if this result of the embedding has a slice for every layer."""
     return argument.name.startswith(f"{LAYER_INPUT}.")
 
 
 def _slice(whole: ir.Value, number: int) -> ir.Value:
-    """The part of a value [L, ..] that is one layer's."""
+    """Return one layer's part of a value [L, ..]."""
     shape = list(whole.type.shape)[1:]
     return extract_slice(whole, [number] + [0] * len(shape), [1, *shape], drop=1)
 
 
 def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
-    """The groups, with the sizes that the states of their layers have."""
+    """Return the groups, with sizes taken from the states of their layers."""
     known = []
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
@@ -362,7 +363,7 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         names = [state_name(name, group.name) if group.beside else name for name in SCRATCHES]
         streams = streams_of(names, shapes, store_of(g).prompt_codec)
         kv_heads = next(shapes[name][1] for name in names if name in shapes)
-        # Query heads are in no state but the observed ones, which layers share where they share K and V.
+        # The number of query heads occurs only in the observed queries, which layers share if they share K and V.
         known.append(
             LayerGroup(
                 group.name, group.layers, g, 0, kv_heads, streams, group.sharers, beside=group.beside
@@ -372,7 +373,7 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
 
 
 def _of_one_layer(embedded: Argument) -> Argument:
-    """What the phase of a layer takes of the embedding: what all take, or its slice."""
+    """Return the argument of a layer's phase for a result of the embedding: all of it, or the layer's slice."""
     if not _is_per_layer(embedded):
         return embedded
     return replace(embedded, type=tensor_type(list(embedded.type.shape)[1:], embedded.type.element_type))
@@ -383,7 +384,7 @@ def _states(function: Any) -> list[Argument]:
 
 
 class _EntryBuilder:
-    """What both entries share: parts by name, and the states of all layers, stacked by group."""
+    """Base of the builders of both entries: parts by name, and the states of all layers, stacked by group."""
 
     name: str
 
@@ -399,7 +400,7 @@ class _EntryBuilder:
 
     @functools.cached_property
     def layers(self) -> list[_Layer]:
-        """All layers in order."""
+        """All layers, in order."""
         places = [self.plan.all_of(number) for number in range(self.plan.layers)]
         return [
             _Layer(number, *first, self.plan.scratch(first[0]), tuple(others))
@@ -426,7 +427,7 @@ class _EntryBuilder:
 
     def call(self, entry: _Function, function: Any, layer: _Layer, own: Sequence[_LayerState],
              states: dict[str, ir.Value], named_operands: dict[str, ir.Value]) -> dict[str, ir.Value]:  # fmt: skip
-        """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
+        """Call a layer with its own states and budget. Update the states, and return its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}
         parts |= {
@@ -442,7 +443,7 @@ class _EntryBuilder:
 
 
 class _DecodeBuilder(_EntryBuilder):
-    """One step of one token for every active slot."""
+    """The entry `decode`: one step of one token for every active slot."""
 
     name = "decode"
 
@@ -474,7 +475,7 @@ class _DecodeBuilder(_EntryBuilder):
 
 
 class _ScoreBuilder(_EntryBuilder):
-    """Logits after `batch` positions of the prompt that was prefilled last, by the head of a decode step."""
+    """The entry `score`: logits after `batch` positions of the last prefilled prompt, by the head of a decode step."""
 
     name = SCORE
 
@@ -482,15 +483,15 @@ class _ScoreBuilder(_EntryBuilder):
         """Build the entry.
 
         Args:
-            hidden: the state with the hidden states of a whole prompt.
-            axis: of its positions.
+            hidden: state with the hidden states of a whole prompt.
+            axis: its axis of positions.
         """
         head = self.parts["decode.head"]
         sizes, out = list(hidden.type.shape), self.logits_of(head)
         row = next(argument.type for argument in arguments_of(head) if argument.name == "hidden")
         first = Argument("input", FIRST, ir.IndexType.get())
         several = None
-        if any(size != 1 for size in sizes[:axis]):  # the rows of a position do not lie side by side
+        if any(size != 1 for size in sizes[:axis]):  # the rows of a position are not contiguous
             several = self._copied(sizes, axis, hidden.type.element_type)
         entry = self.start([first, hidden, *_weights([head])], [out])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
@@ -504,7 +505,7 @@ class _ScoreBuilder(_EntryBuilder):
             func.ReturnOp([reshape(found, list(out.type.shape))])
 
     def _copied(self, sizes: Sequence[int], axis: int, element: ir.Type) -> Any:
-        """Return a function that copies the rows of several hidden states. It adds zero, since a plain copy would be
+        """Return a function that copies the rows of several hidden states. It adds zero, because a plain copy would be
         folded away."""
         shape = [*sizes[:axis], self.facts.batch, *sizes[axis + 1 :]]
         rows = tensor_type(shape, element)
@@ -521,11 +522,11 @@ class _PrefillStates:
     """The states of a layer in prefill, as its phase takes them.
 
     Attributes:
-        scratch: what one layer at a time uses.
-        caches: what the end of a prompt writes.
+        scratch: states that layers use in turn.
+        caches: states that the end of a prompt writes.
         prompts: scratches that are kept, by their names in the layer's function: the states of all slots.
-        updated: the names of those in the layer's function that it does not only read, as one does that shares the rows
-            of another layer.
+        updated: names of those in the layer's function that it updates; a layer that shares the rows of another one
+            only reads them.
     """
 
     scratch: list[Argument]
@@ -540,23 +541,23 @@ class _PrefillStates:
 
     @property
     def results(self) -> list[Argument]:
-        """Those that a phase returns, in this order."""
+        """States that a phase returns, in this order."""
         scratch = [argument for argument in self.scratch if argument.name in self.updated]
         return [*scratch, *self.caches, *self.kept_prompts.values()]
 
     @property
     def kept_prompts(self) -> dict[str, Argument]:
-        """Those of `prompts` that are updated."""
+        """The states of `prompts` that are updated."""
         return {name: whole for name, whole in self.prompts.items() if name in self.updated}
 
     def of(self, layer: _Layer) -> list[_LayerState]:
-        """Where they are in the entry."""
+        """Return the places of the layer's states in the entry."""
         own = [*self.caches, *self.prompts.values()]
         return [*map(layer.shared, self.scratch), *map(layer.stacked, own)]
 
 
 class _PrefillBuilder(_EntryBuilder):
-    """One sequence, layer-major over chunks, resumable."""
+    """The entry `prefill`: one sequence, layer by layer over chunks, resumable."""
 
     name = "prefill"
 
@@ -590,16 +591,16 @@ class _PrefillBuilder(_EntryBuilder):
 
     @property
     def _tokens(self) -> Argument:
-        """Of the prompt, zero-padded."""
+        """Return the tokens of the prompt, zero-padded."""
         return Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
 
     @property
     def _position_ids(self) -> Argument:
-        """Where each token stands in its text."""
+        """Return the position of each token in its text."""
         return Argument("input", POSITION_IDS, tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
 
     def _of_chunk(self, tokens: ir.Value, start: ir.Value) -> ir.Value:
-        """What an input says of the tokens of a chunk, [1, C]."""
+        """Return an input's values for the tokens of a chunk, [1, C]."""
         return extract_slice(tokens, [0, start], [1, self.facts.chunk])
 
     def _states(self, layer: _Layer) -> _PrefillStates:
@@ -610,7 +611,7 @@ class _PrefillBuilder(_EntryBuilder):
         return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts, updated)
 
     def _ends(self, layer: _Layer) -> list[Any]:
-        """What follows the last chunk of a prompt."""
+        """Return the functions that follow the last chunk of a prompt."""
         names = [end_name(what, layer.number) for what in (CHOOSE, COMPRESS)] if layer.keeps else []
         names += [end_name(COMPRESS, layer.number, group.name) for group, _ in layer.beside]
         names = [f"{self.name}.{name}" for name in names]
@@ -621,7 +622,7 @@ class _PrefillBuilder(_EntryBuilder):
         return Argument("state", str(kept_name(scratch.name)), tensor_type(shape, scratch.type.element_type))
 
     def _token_axes(self) -> dict[str, int]:
-        """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""
+        """Return the axis of tokens of each embedding result: the one with C elements in prefill and 1 in decode."""
         decoded = {result.name: result.type.shape for result in results_of(self.parts["decode.embed"])}
         return {
             result.name: self._token_axis(result.name, result.type.shape, decoded.get(result.name, []))
@@ -640,12 +641,12 @@ class _PrefillBuilder(_EntryBuilder):
         return Argument("state", result.name, tensor_type(shape, result.type.element_type))
 
     def _choice(self, result: Argument) -> Argument:
-        """The choices of the tokens of a whole prompt, which later layers take over."""
+        """Return the choices for the tokens of a whole prompt, which later layers reuse."""
         self.axes[CHOICE], self.ranks[CHOICE] = TOKENS_OF_CHOICE, result.type.rank
         return self._full_length(result)
 
     def _passed(self, part: Any) -> list[Argument]:
-        """The choices that a layer's function reads or makes."""
+        """Return the choice as a list, if a layer's function reads it or returns it."""
         named = {argument.name for argument in (*arguments_of(part), *results_of(part))}
         return [self.choice] if self.choice is not None and CHOICE in named else []
 
@@ -685,18 +686,18 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _phase(self, name: str, inputs: Sequence[str], states: Sequence[Argument], results: Sequence[Argument],
                parts: Sequence[Any]) -> _Function:  # fmt: skip
-        """A function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
+        """Return a function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
         scalars = [Argument("input", n, ir.IndexType.get()) for n in ("begin", "end", "chunks", "number", *inputs)]
         return _Function(self.module, f"prefill.phase.{name}", [*scalars, *states, *_weights(parts)], results)
 
     def _progress(self, phase: _Function, limit: ir.Value) -> list[ir.Value]:
-        """lo, hi and done of a phase that has `limit` steps."""
+        """Return lo, hi and done of a phase with `limit` steps."""
         index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
         progress = [phase.values["input", name] for name in ("begin", "end", "chunks", "number")]
         return list(func.CallOp([index, index, flag], PROGRESS, [*progress, limit]).results)
 
     def _chunks(self, phase: _Function, states: dict[str, ir.Value], step: Callable[..., dict[str, ir.Value]]) -> Any:
-        """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
+        """Run ``step(states, start)`` for the chunks in turn. Return the final states, and `done`."""
         lo, hi, done = self._progress(phase, phase.values["input", "chunks"])
         one, size = index_constant(1), index_constant(self.facts.chunk)
         skipped, all_chunks = phase.values["input", REUSED], self._all_chunks(phase)
@@ -709,7 +710,7 @@ class _PrefillBuilder(_EntryBuilder):
         return dict(zip(states, loop.results, strict=True)), done
 
     def _all_chunks(self, phase: _Function) -> ir.Value:
-        """Of the prompt, those that are skipped too."""
+        """Return the number of chunks of the prompt, including skipped ones."""
         return arith.CeilDivSIOp(phase.values["input", "length"], index_constant(self.facts.chunk)).result
 
     def _embed(self, embedded: Sequence[Argument]) -> Any:
@@ -771,8 +772,8 @@ class _PrefillBuilder(_EntryBuilder):
     def _at_the_end(
         self, phase: _Function, end: Any, done: ir.Value, states: dict[str, ir.Value]
     ) -> dict[str, ir.Value]:
-        """What the last chunk of a prompt leaves of the states that a function writes: with slots of its own, a rank
-        writes where it has the prompt's."""
+        """Return the states that a function at the end of a prompt writes. With `own_slot`, only the rank that has the
+        prompt's slot writes."""
         inputs, written = phase.values_of("input"), results_of(end)
         if self._has_own_slots([end]):
             slots = written[0].type.shape[0]
@@ -790,8 +791,8 @@ class _PrefillBuilder(_EntryBuilder):
         return any(argument.name == OWN_SLOT for end in ends for argument in arguments_of(end))
 
     def _own_slot(self, slot: ir.Value, rank: ir.Value, slots: int) -> tuple[ir.Value, ir.Value]:
-        """The number of a slot among the `slots` whose rows a rank has, within these, and whether it is one of them.
-        Neighbours have the slots in order, and as many groups of neighbours as there are have all of them."""
+        """Return the index of a slot among the `slots` slots of a rank, clamped to them, and whether it is one of them.
+        Groups of neighbouring ranks have all slots, divided in order."""
         count = index_constant(self.facts.batch // slots)
         group = arith.MulIOp(arith.FloorDivSIOp(rank, count).result, count).result
         first = arith.MulIOp(arith.SubIOp(rank, group).result, index_constant(slots)).result
@@ -801,7 +802,7 @@ class _PrefillBuilder(_EntryBuilder):
         return inside, arith.CmpIOp(arith.CmpIPredicate.eq, number, inside).result
 
     def _head(self, hidden: Argument) -> Any:
-        """The head runs once, on the chunk that holds the last token."""
+        """Build the phase of the head, which runs once, on the chunk that holds the last token."""
         part, logits = self.part("head"), self._logits()
         phase = self._phase("head", ["length"], [hidden, logits], [logits], [part])
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
@@ -837,13 +838,13 @@ class _PrefillBuilder(_EntryBuilder):
         return offsets
 
     def _axis(self, name: str, whole: ir.Value) -> int:
-        """The token axis of what the embedding gives, or of a layer's slice of it."""
+        """Return the token axis of a result of the embedding, or of a layer's slice of it."""
         missing: int = self.ranks[name] - whole.type.rank
         return self.axes[name] - missing
 
 
 def entries(module: ir.Module) -> Iterator[Any]:
-    """The public functions of a module: its entries."""
+    """Return the public functions of a module, which are its entries."""
     for function in functions(module):
         if function.visibility.value == "public":
             yield function

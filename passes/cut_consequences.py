@@ -1,4 +1,4 @@
-"""What follows from a cut of one axis of one value over ranks, and which cuts can be (of the pass shard)."""
+"""Propagation of sharding: the consequences of cutting one axis of one value over ranks (used by the pass shard)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RESHAPED = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 VIEWS = RESHAPED | {"tensor.extract_slice", "tensor.concat"}
 RECURRENCE = "kv.recurrence"
 GATHERING = "sscc.gathering"
-"""Where the pass shard is to put parts together: on a `tensor.cast` to the same type, of which the operand may be cut,
-and the result is whole."""
+"""Marks where the pass shard gathers parts: a `tensor.cast` to the same type, whose operand may be cut and whose result
+is whole."""
 
 
 def decide_cuts(module: ir.Module, ranks: int) -> dict[ir.Value, Cut]:
-    """How values are cut; those that every rank has whole are not there."""
+    """Return the cuts of values. Values without a cut are whole on every rank."""
     program = CutProgram(module)
     cuts: dict[ir.Value, Cut] = {}
     for value, axis in program.candidates():
@@ -43,8 +43,8 @@ def decide_cuts(module: ir.Module, ranks: int) -> dict[ir.Value, Cut]:
 
 
 class CutProgram:
-    """The functions of a module, and which of their values are cut alike: a tensor that several functions take, and
-    the results of attentions to the same K and V."""
+    """The functions of a module, and the values that must be cut in the same way: a tensor that several functions take,
+    and the results of attentions to the same K and V."""
 
     def __init__(self, module: ir.Module) -> None:
         self.functions = list(functions(module))
@@ -52,7 +52,7 @@ class CutProgram:
         self.twins: dict[ir.Value, list[ir.Value]] = {}
         groups: dict[tuple[str, str], list[ir.Value]] = {}
         for function in self.functions:
-            part = function.name.value.partition(".")[2]  # of its entry: embed, layer.0, head
+            part = function.name.value.partition(".")[2]  # name within its entry: embed, layer.0, head
             for value, argument in zip(function.arguments, arguments_of(function), strict=True):
                 self.roles[value] = argument.role
                 if argument.role in STORED:
@@ -70,8 +70,8 @@ class CutProgram:
                     self.twins[op.operation.results[0]] = same
 
     def candidates(self) -> Iterator[tuple[ir.Value, int]]:
-        """Values and axes that may be cut: heads of attention and of recurrences, channels of convolutions, then what
-        products with weights make."""
+        """Yield values and axes to cut: heads of attention and of recurrences, channels of convolutions, then results
+        of products with weights."""
         ops = [op.operation for function in self.functions for op in function.entry_block.operations]
         stateful = [op for op in ops if op.name in kv.STATEFUL]
         yield from ((op.results[0], 1) for op in stateful if op.name in kv.ATTENDING)
@@ -89,7 +89,7 @@ class CutProgram:
 
 
 class Consequences:
-    """What follows from a cut, on top of `cuts`."""
+    """The consequences of a cut, in addition to `cuts`."""
 
     def __init__(self, program: CutProgram, ranks: int, cuts: Mapping[ir.Value, Cut]) -> None:
         self.program, self.ranks = program, ranks
@@ -98,10 +98,10 @@ class Consequences:
         self.touched: dict[ir.Operation, None] = {}
 
     def of(self, value: ir.Value, axis: int) -> dict[ir.Value, Cut]:
-        """All cuts there are with this one. Raises NotCuttable where one of them cannot be."""
+        """Return all cuts together with this one. Raises NotCuttable if one of its consequences is impossible."""
         self.require(value, axis, [Segment(value.type.shape[axis], self.ranks)])
         self._settle()
-        # What nothing was learnt of is whole. That has consequences too.
+        # Segments about which nothing is known are whole. This has consequences too.
         for known, cut in list(self.cuts.items()):
             if any(segment.parts == OPEN for segment in cut.segments):
                 closed = [Segment(s.size, s.parts or 1) for s in cut.segments]
@@ -121,7 +121,7 @@ class Consequences:
             self._propagate(op)
 
     def require(self, value: ir.Value, axis: int, segments: Sequence[Segment]) -> None:
-        """Cuts `value`, if it is not cut so already. Raises NotCuttable where it cannot be cut so."""
+        """Cut `value`, unless it is already cut in this way. Raises NotCuttable if it cannot be."""
         source = producer(value)
         if source is not None and is_rematerialised(source):
             if any(segment.parts not in (OPEN, 1) for segment in segments) and not _in_any_size(source):
@@ -140,7 +140,7 @@ class Consequences:
         if any(segment.parts and segment.size % segment.parts for segment in merged):
             raise NotCuttable
         if source is None and self.program.roles[value] not in STORED:
-            raise NotCuttable  # ranks have it in common
+            raise NotCuttable  # all ranks need the whole value
         self.cuts[value] = Cut(axis, merged)
         if source is not None:
             self.pending.append(source)
@@ -173,7 +173,7 @@ class Consequences:
         else:
             self._through_space(op)
 
-    # Operations along whose axes values meet.
+    # Operations with axes along which operands and results correspond.
 
     def _through_space(self, op: ir.Operation) -> None:
         space = space_of(op)
@@ -194,9 +194,9 @@ class Consequences:
                         self.require(value, axis, segments)
 
     def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]], shared: str) -> None:
-        """Heads are where the KV head, or the key of a recurrence, is that they read: on one rank, or where there are
-        fewer of those than ranks on several neighbours, each of which has its part of the heads, and the rows that
-        these read."""
+        """Cut heads so that each is on the rank of the KV head, or of the recurrence's key, that it reads. If there are
+        fewer KV heads than ranks, each is on several neighbouring ranks, which have parts of its query heads and all of
+        its rows."""
         heads, kv_heads = space.size("H"), space.size(shared)
         if not known.keys() & {"H", shared}:
             return
@@ -206,11 +206,10 @@ class Consequences:
         for letter, size, number in (("H", heads, self.ranks), (shared, kv_heads, parts)):
             known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, number),))
             if len(known[letter]) > 1:
-                raise NotCuttable  # joined of several: heads would not lie beside those that they belong to
+                raise NotCuttable  # a concatenation: heads would be separated from their KV heads
 
     def _check_sum(self, op: ir.Operation) -> None:
-        """Raises NotCuttable where a cut axis is reduced in another way than by a sum, or some of it more often than
-        the rest."""
+        """Raise NotCuttable if a cut axis is reduced by something other than a sum, or parts of it unequally often."""
         if op.name in VIEWS or op.name == "func.return" or GATHERING in op.attributes:
             return
         space = space_of(op)
@@ -238,7 +237,7 @@ class Consequences:
                 self._refine(short, cut, [shape[a] for a in groups[cut.axis] if shape[a] > 1])
 
     def _split(self, cut: Cut, long: ir.Value, group: Sequence[int]) -> bool:
-        """Cuts the longer shape where one of the axes that `cut`'s axis becomes can be; says whether it can."""
+        """Cut the longer shape along one of the axes that `cut`'s axis expands to. Return False if none can be."""
         shape = long.type.shape
         for axis in group:
             before = math.prod(shape[a] for a in group if a < axis)
@@ -252,7 +251,8 @@ class Consequences:
         return False
 
     def _refine(self, value: ir.Value, cut: Cut, sizes: Sequence[int]) -> None:
-        """Cuts `value` in as many segments as the first of the axes that it becomes has elements, if that is new."""
+        """Cut `value` in one segment per element of the first axis that it expands to. Raises NotCuttable if it already
+        is."""
         step = cut.size // sizes[0]
         self.require(value, cut.axis, [Segment(step, OPEN)] * sizes[0])
         if self.cuts[value] == cut:
@@ -307,19 +307,19 @@ class Consequences:
 
 
 def parts_in(cuts: Mapping[ir.Value, Cut]) -> set[int]:
-    """The numbers of parts that there are."""
+    """Return the numbers of parts that occur."""
     return {segment.parts for cut in cuts.values() for segment in cut.segments}
 
 
 def parts_of_sum(space: Space, cuts: Mapping[ir.Value, Cut]) -> set[int]:
-    """In how many parts what an operation sums over is cut; nothing where all of it is whole."""
+    """Return the numbers of parts in which the summed axes of an operation are cut; empty if they are whole."""
     known = [(cuts[value], letters) for value, letters in space.values if value in cuts]
     summed = [cut for cut, letters in known if letters[cut.axis] in space.reduced]
     return {segment.parts for cut in summed for segment in cut.segments}
 
 
 def _outermost(op: ir.Operation) -> ir.Operation:
-    """The operation of a function's own block that `op` is, or is a part of."""
+    """Return the operation of a function's top-level block that is or contains `op`."""
     while op.parent.operation.name != "func.func":
         op = op.parent.operation
     return op
@@ -331,7 +331,7 @@ def _in_any_size(op: ir.Operation) -> bool:
 
 
 def box_of(op: ir.Operation) -> dict[int, tuple[int, int, int, int]] | None:
-    """Of a slice, by the source's axis: the result's axis, offset, size and step; None for a dynamic one."""
+    """Return, for each source axis of a slice, the result's axis, offset, size and step; None for a dynamic slice."""
     if len(op.operands) > 1:
         return None
     offsets, sizes, steps = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))

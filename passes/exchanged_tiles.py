@@ -1,14 +1,14 @@
-"""Stages that exchange values with other ranks a tile at a time (of the pass tile-stages).
+"""Stages that exchange values with other ranks tile by tile (used by the pass tile-stages).
 
-A sum over ranks that waits for the whole product, and a product that waits for the whole sum before it, leave links
-idle while units work, and units while values are under way. Where a product's result goes, through stages that need
-one tile of it for one of theirs, to an exchange that does too, all of them work on tiles: one is sent while the next is
-computed. `find` says where that pays.
+If a sum over ranks waits for the whole product, and the next product for the whole sum, links are idle while units
+work, and units while values are in transit. If a product's result goes to an exchange, through stages that need one
+tile of it for one tile of theirs, all of these stages can work on tiles: one tile is sent while the next is computed.
+`find` decides where that pays.
 
-What it takes is estimated as place-stages will have it: a stage of W seconds on one unit gets units in proportion to
-the root of W. With k stages of which the i-th takes t_i(n) for one of n tiles, all take
-sum(t_i) + (n - 1) max(t_i). An exchange of E seconds and L of latency takes E / n + L for a tile, so the latency is
-paid for every tile, though behind others.
+Times are estimated for the allocation of place-stages: a stage that takes W seconds on one unit gets units in
+proportion to the square root of W. With k stages, the i-th of which takes t_i(n) for one of n tiles, the total is
+sum(t_i) + (n - 1) max(t_i). An exchange of E seconds and a latency of L takes E / n + L per tile: every tile pays for
+the latency, but overlaps with others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from sscc.passes.stage_work import exchanges, work_of
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, is_contraction, tile_back
 
 MOST = 32
-"""Tiles at most: a tile is a firing of every stage, and a part of its exchange."""
+"""Maximum number of tiles: each tile is one firing of every stage, and one message of its exchange."""
 WORTH = 0.1
-"""Of its time a chain has to save so much at least. While a stage waits for other ranks, main memory streams on for
-those behind it, so that what a stage reads from there is hidden in part without tiles."""
+"""Minimum share of a chain's time that tiles must save. While a stage waits for other ranks, main memory continues to
+stream for the stages behind it, so that their reads are partly hidden even without tiles."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Link:
     """A stage of a chain.
 
     Attributes:
-        tiling: how a tile of its result looks back through its body.
-        axis: of its result that is cut.
-        source: the operand that the stage before it makes; -1 for the first.
-        views: the reshapes between the two, in order.
-        cut: how those are cut.
+        tiling: the tile of each value of its body, for one tile of its result.
+        axis: axis of its result that is cut.
+        source: operand that the previous stage produces; -1 for the first.
+        views: reshapes between the two, in order.
+        cut: cut axes of these reshapes.
     """
 
     op: ir.Operation
@@ -57,7 +57,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages that fire in turn, each on a tile that the one before has made."""
+    """Stages that fire in turn, each on a tile of the previous one."""
 
     links: tuple[Link, ...]
     count: int
@@ -70,11 +70,12 @@ class Chain:
 def find(
     bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int], tile_rows: int
 ) -> list[Chain]:
-    """The chains of a block's stages, which have no stage in common, in the order of their first ones.
+    """Return disjoint chains of a block's stages, in the order of their first stages.
 
     Args:
-        bodies: of the stages, in program order.
-        grid: the ranks that run the module.
+        bodies: bodies of the stages, in program order.
+        target: the machine of a rank.
+        grid: grid of the ranks that run the module.
         tile_rows: see `get_tile_rows`.
     """
     if not any(exchanges(body.ops) for body in bodies.values()):
@@ -105,7 +106,7 @@ class _Finder:
                 yield chain
 
     def _best(self, first: ir.Operation) -> Chain | None:
-        """Of the chains that begin with a stage the one that saves the most time."""
+        """Return the chain that saves the most time, of those that begin with a stage."""
         best, most = None, 0.0
         run = list(self._run(first))
         for end in range(1, len(run)):
@@ -121,8 +122,8 @@ class _Finder:
         return best
 
     def _run(self, op: ir.Operation) -> Iterator[tuple[ir.Operation, int, tuple[ir.Operation, ...]]]:
-        """A stage and those behind it of which each is all that reads what the one before makes: with the operand that
-        this is, and the reshapes between. Nothing that they read is updated by stages among them."""
+        """Return a stage and its successors as long as each is the only reader of the previous one, with the operand
+        that it reads and the reshapes between. The stages among them update nothing that they read."""
         source, views, first = -1, tuple[ir.Operation, ...](), self._place[op]
         while self._may_move(op, first):
             yield op, source, views
@@ -137,14 +138,17 @@ class _Finder:
             op, source, views = user, list(user.operands).index(value), tuple(between)
 
     def _may_move(self, op: ir.Operation, first: int) -> bool:
-        """Whether a stage may be part of a chain: it has one result, which is no update in memory, and the stages from
-        the chain's first one to it update nothing, as stages before it will fire behind them."""
+        """Return True if a stage may be part of a chain.
+
+        It must have one result, which is not an update in memory, and no stage from the chain's first one to it may
+        update memory, because stages in front of it will fire behind them.
+        """
         alone = len(op.results) == 1 and df.BOUNDED not in self._bodies[op].function.attributes
         return alone and not any(first <= place <= self._place[op] for place in self._updating)
 
     def _links(self, run: Sequence[tuple[ir.Operation, int, tuple[ir.Operation, ...]]], axis: int) -> list[Link] | None:
-        """The links of a chain whose last result is cut along an axis; None where one of its stages then needs more
-        than one tile of what the one before makes."""
+        """Return the links of a chain whose last result is cut along an axis; None if a stage would need more than one
+        tile of the previous one."""
         links: list[Link] = []
         try:
             for op, source, views in reversed(run):
@@ -168,7 +172,8 @@ class _Finder:
         return links
 
     def _gain(self, links: Sequence[Link]) -> tuple[int, float]:
-        """In how many tiles a chain takes the least time, and how much less than whole; 0 where not worth it."""
+        """Return the number of tiles for which a chain takes the least time, and the time saved; 0 if it does not pay.
+        """
         times = [self._times(link) for link in links]
         whole = sum(work + latency for work, latency in times)
         firing = self._target.costs.firing_seconds.value
@@ -186,7 +191,7 @@ class _Finder:
         return count, gain if gain > WORTH * whole else 0.0
 
     def _times(self, link: Link) -> tuple[float, float]:
-        """Seconds that a stage takes in proportion to what it works on, and those that it takes for every tile."""
+        """Return the seconds of a stage in proportion to the size of its tile, and the fixed seconds per tile."""
         fetched = sum(self._fetched_bytes(link))
         work = max(self._seconds[link.op], self._target.seconds({self._target.main.name: fetched}))
         latency = 0.0
@@ -198,13 +203,14 @@ class _Finder:
         return work, latency
 
     def _sent(self, op: ir.Operation) -> tuple[float, int]:
-        """Bytes that a rank sends, and how often its messages wait for others (as of `sscc.runtime.timing.work`)."""
+        """Return the bytes that a rank sends, and the number of messages in sequence (as in
+        `sscc.runtime.timing.work`)."""
         ranks = prod(self._grid[axis] for axis in grid_axes(op))
         whole = max(bytes_of(op.operands[0]), bytes_of(op.results[0])) * (ranks - 1) / ranks
         return (2 * whole, 2) if op.name == "shard.all_reduce" else (whole, 1)
 
     def _fetched_bytes(self, link: Link) -> Iterator[int]:
-        """Of what a stage fetches from memory for itself: of experts as many as may be named."""
+        """Return the bytes that a stage fetches from memory by itself. For experts, the maximum number of them."""
         for op in link.body.ops:
             if op.name == "kv.expert_product":
                 operands = kv.operands_of(op)
@@ -214,7 +220,7 @@ class _Finder:
                     yield bytes_of(link.op.operands[index]) * min(named, size) // size
 
     def _matrix_rows(self, link: Link) -> Iterator[int]:
-        """How many rows of matrices a stage's tiles cut."""
+        """Return the number of matrix rows that a stage's tiles cut."""
         for argument in link.body.function.arguments:
             axis = link.tiling.axes.get(argument, WHOLE)
             if axis != WHOLE and axis < argument.type.rank - 1:
@@ -222,12 +228,13 @@ class _Finder:
 
 
 def _cuts_weight(op: ir.Operation, tiling: Tiling) -> bool:
-    """Whether an operation is no product, or one whose weight is cut: else it would be read again for every tile."""
+    """Return True if an operation is not a product, or its weight is cut: an uncut one would be read again for every
+    tile."""
     return not is_contraction(op) or tiling.axes.get(op.operands[1], WHOLE) != WHOLE
 
 
 def _cuts_rows(body: StageBody, tiling: Tiling) -> bool:
-    """Whether a tile has parts of the rows of what a stage fetches from memory by itself, which lie there whole."""
+    """Return True if tiles cut rows that a stage fetches from memory by itself, where they are contiguous."""
     fetched = [body.function.arguments[index] for index in body.fetched]
     return any(tiling.axes.get(value, WHOLE) == value.type.rank - 1 for value in fetched)
 

@@ -1,16 +1,16 @@
 """form-stages: the operations of a kernel become stages joined by streams.
 
-What: operations are grouped, and each group becomes the body of a stage, a function that is called where the group's
-last operation stood; equal bodies are one function. Going back from the last operation, each joins the stage that reads
-its result, where only one does (through views, which move nothing). So a product takes with it what is computed from it
-(bias, rotary embedding, gating, residual), two products whose results meet (gate and up) become one stage, and a norm
-is a stage. Inside a body, element-wise operations are fused.
+What: operations are grouped, and each group becomes the body of a stage, a function that is called in place of the
+group's last operation; equal bodies are one function. From the last operation backwards, each operation joins the
+stage that reads its result, if there is only one (looking through views, which move no data). So a product is grouped
+with the operations on its result (bias, rotary embedding, gating, residual), two products whose results are combined
+(gate and up) become one stage, and a norm is a stage. Inside a body, element-wise operations are fused.
 
-What the choice of a prompt's positions reads may be too large for the chip (a rule's matrix of attention). The
-operations that make such a value are repeated for each smaller one that is made of it, and are one stage with that
-(`df.bounded`), which tile-stages cuts; a sum over what is cut becomes sums of parts, and the sum of these.
+Values from which positions of a prompt are selected may be too large for the chip (a rule's attention matrix). The
+operations that compute such a value are duplicated for each smaller value that is computed from it, and form one stage
+with it (`df.bounded`), which tile-stages cuts; a sum over the cut axis becomes partial sums and their sum.
 
-Why: what is inside a stage stays in the pipeline of a compute unit. Between stages a value needs a buffer.
+Why: values inside a stage stay in the pipeline of a compute unit; a value between stages needs a buffer.
 
 Before::
 
@@ -58,14 +58,14 @@ After, with `fuse=false`::
       return %y : tensor<2x9xf32>
     }
 
-When it does not apply: a value that two stages read, or that a product reads, is a stream; what makes it is a stage of
-its own. Operations of the `kv` dialect are stages by themselves, but for one that writes a part of its result (the
-scores of a prompt's positions): it joins the operation that reads this part, since a stream is filled whole. An
-operation stays out of a product's stage where no axis of the result would then cut the product's weights into tiles (a
+When it does not apply: a value that two stages read, or that a product reads, is a stream, and its producer is a
+separate stage. Operations of the `kv` dialect are stages by themselves, except for one that writes a part of its result
+(the scores of a prompt's positions): it joins the operation that reads this part, since streams are filled completely.
+An operation does not join a product's stage if then no axis of the result would cut the product's weights into tiles (a
 norm of the product's result needs all of it).
-A reshape of a transposed value that no strides can express makes the transposition a stage that copies; of another
-strided view it is refused. A stage reads memory as it lies: what is strided outside (a part of a stream) is reshaped
-outside.
+If no strides can express a reshape of a transposed value, the transposition becomes a stage that copies; such a reshape
+of another strided view is refused. A stage reads memory in its own layout: a view that is strided outside of the stage
+(a part of a stream) is reshaped outside.
 
 Preserves: the order of operations and of every sum; locations. With `fuse=false` (-O0) every operation is a stage.
 """
@@ -143,7 +143,7 @@ class FormStages(Pass):
 
 
 def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
-    """By the name of each body the stages that call it, in program order."""
+    """Return the stages that call each body, by the body's name, in program order."""
     calls: dict[str, list[ir.Operation]] = defaultdict(list)
     for function in functions(module):
         for op in filter(df.is_stage, walk(function)):
@@ -152,8 +152,8 @@ def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
 
 
 def _fuse(body: Any) -> None:
-    """Fuse element-wise operations. The numbers of quantized weights are returned meanwhile, and their readers read
-    arguments instead: fusion would move the reshapes of weights into the products."""
+    """Fuse element-wise operations. During fusion the numbers of quantized weights are returned from the body, and
+    their readers read arguments instead, because fusion would move the reshapes of weights into the products."""
     weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantisation(op)]
     if not weights:
         run_upstream(body, FUSE, "fusion of element-wise operations")
@@ -178,10 +178,13 @@ def _as_matrix(value: ir.Value) -> ir.Value:
 
 
 def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
-    """Fusion moves a reshape to the front of what it fuses, and so to what the body reads; a tile of a matrix in memory
-    is strided. Where what a body reshapes is strided outside, or with `all_shapes`, each of the `calls` reshapes it
-    instead, as `_Groups.with_views` has it. A reshape that no strides can express stays in the body, which then copies
-    what it reads."""
+    """Move reshapes of strided inputs out of a body.
+
+    Fusion moves a reshape to the front of the fused operation, and so to an input of the body; but a tile of a matrix
+    in memory is strided. For inputs that are strided outside of the body, or for all with `all_shapes`, each of the
+    `calls` reshapes the input instead (see `_Groups.with_views`). A reshape that no strides can express stays in the
+    body, which then copies its input.
+    """
     block = body.entry_block
     moved = [
         (index, op)
@@ -216,7 +219,7 @@ def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> 
 
 
 def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> None:
-    """Makes a body take `inputs` and return `values`."""
+    """Make a body take `inputs` and return `values`."""
     terminator = list(body.entry_block.operations)[-1].operation
     with ir.InsertionPoint(terminator), terminator.location:
         func.ReturnOp(list(values))
@@ -230,13 +233,13 @@ def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> N
 
 @dataclass(frozen=True)
 class StageBody:
-    """A stage's body function, and what is known of its parameters."""
+    """A stage's body function, with facts about its parameters."""
 
     function: Any
 
     @classmethod
     def of(cls, call: ir.Operation) -> StageBody:
-        """The body that a stage calls."""
+        """Return the body that a stage calls."""
         name = call.attributes["callee"].value
         module = call.parent.operation
         while module.name != "builtin.module":
@@ -250,7 +253,7 @@ class StageBody:
 
     @property
     def ops(self) -> list[ir.Operation]:
-        """Those of them that compute or look: no constants."""
+        """The operations that compute or are views: no constants."""
         return [op for op in self.all_ops if op.name != "arith.constant"]
 
     @property
@@ -259,7 +262,7 @@ class StageBody:
 
     @property
     def tied(self) -> dict[int, int]:
-        """Result -> the operand that it is, updated in place."""
+        """The operand that each result updates in place, by result."""
         operand_of_result = {}
         arguments = list(self.function.arguments)
         for op in self.all_ops:
@@ -270,7 +273,7 @@ class StageBody:
 
     @property
     def fetched(self) -> set[int]:
-        """Operands that are reached in memory, without a stream: updated in place, or fetched row by row."""
+        """Operands that are accessed in memory, without a stream: updated in place, or fetched row by row."""
         arguments = list(self.function.arguments)
         inside = [value for op in self.all_ops for index, value in enumerate(op.operands)
                   if index in kv.fetched_by(op)]  # fmt: skip
@@ -289,7 +292,7 @@ def _made_of(value: ir.Value) -> list[ir.Value]:
 
 
 def body_blocks(kernel: Any) -> list[ir.Block]:
-    """The blocks whose operations are stages: the function's, and those of its loops and branches."""
+    """Return the blocks whose operations are stages: the function's, and those of its loops and branches."""
     regions = [kernel.operation, *(op for op in walk(kernel) if op.name in ("scf.for", "scf.if"))]
     return [block for op in regions for region in op.regions for block in region.blocks]
 
@@ -300,7 +303,8 @@ def _is_algorithm(op: ir.Operation) -> bool:
 
 
 def stage_name(ops: Sequence[ir.Operation]) -> str:
-    """A readable name: the last module of what matters most (attention, a product, a reduction), or what it does."""
+    """Return a readable name: the last module of the most important operation (attention, a product, a reduction), or
+    the operation's name."""
     kinds = (_is_algorithm, is_contraction, is_reduction)
     named = next((group for group in ([op for op in ops if kind(op)] for kind in kinds) if group), ops[-1:])
     paths = [module_path(op.location).rpartition(".")[2] for op in named]
@@ -314,8 +318,8 @@ def stage_name(ops: Sequence[ir.Operation]) -> str:
 
 
 def _rearrange_where_needed(kernel: Any) -> None:
-    """A reshape of a strided tensor that no strides can express makes the transposition before it a copy, or has the
-    part that a slice shows copied."""
+    """Copy where a strided tensor has a reshape that no strides can express: the transposition before it becomes a
+    copy, or the part that a slice shows is copied."""
     strides: dict[ir.Value, tuple[int, ...]] = {}
     for op in walk(kernel):
         if not op.results or not is_view(op) or op.name == "tensor.insert_slice":
@@ -346,7 +350,7 @@ def _kept_strides(op: ir.Operation, known: Sequence[int]) -> tuple[int, ...]:
 
 
 def _move(source: ir.Operation | None, reshape: ir.Operation) -> None:
-    """Makes what a reshape reads lie dense: a transposition becomes a copy, any other view gets one behind it."""
+    """Make the input of a reshape contiguous: a transposition becomes a copy, any other view is copied."""
     if source is None or permutation_of(source) is None:
         value = reshape.operands[0]
         with ir.InsertionPoint(reshape), reshape.location:
@@ -363,9 +367,9 @@ def _move(source: ir.Operation | None, reshape: ir.Operation) -> None:
 class _Groups:
     """The operations of a block that compute, joined into stages.
 
-    From the last operation to the first, each joins the stage that reads its result, where only one does, where the
-    stage can then still be cut into tiles, and where the operation would not feed a product: what a product reads is
-    streamed into it. Casts (of a weight, for example) and dequantisation join the product; they work on its tiles.
+    From the last operation to the first, each joins the stage that reads its result, if there is only one such stage,
+    the stage can still be cut into tiles with it, and the operation would not feed a product: the input of a product is
+    streamed into it. Casts (of a weight, for example) and dequantisation do join the product; they work on its tiles.
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -373,8 +377,8 @@ class _Groups:
         self.ops = [op.operation for op in block.operations]
         self.work = [op for op in self.ops if computes(op)]
         self.order = {op: index for index, op in enumerate(self.ops)}
-        # What groups ask often is found once: the views, which stand between operations that compute, with what
-        # they show; those of them that change how memory is seen; and who reads a value.
+        # Facts that groups need repeatedly: the views between operations that compute, with the tensors that they show;
+        # the views that change strides; and the readers of each value.
         views = [op for op in self.ops if is_view(op) and op.name != "tensor.insert_slice"]
         self.between = {op: producer(op.operands[0]) for op in views}
         self.looks = [op for op in views if op.name not in SLICES and not is_rematerialised(op)]
@@ -385,7 +389,7 @@ class _Groups:
         return [[op] for op in self.work]
 
     def _join_runs(self) -> None:
-        """Join operations that say that they are one stage: those that follow one another."""
+        """Join consecutive operations that are marked as one stage."""
         for together, run in itertools.groupby(self.work, lambda op: df.TOGETHER in op.attributes):
             joined = self._sorted(list(run)) if together else []
             for member in joined:
@@ -403,11 +407,11 @@ class _Groups:
         return [self.with_views(group) for group in groups.values()]
 
     def of(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
-        """The operations of a stage of `members`."""
+        """Return the operations of a stage of `members`."""
         return self.with_views(self._sorted([op for op in members if op in self.group]))
 
     def _only_reader(self, op: ir.Operation) -> list[ir.Operation] | None:
-        """The group that alone reads what `op` makes, through views."""
+        """Return the group that is the only reader of the result of `op`, through views; None otherwise."""
         readers = [reader for result in op.results for reader in self._readers(result)]
         if not readers or any(reader not in self.group for reader in readers):
             return None
@@ -436,7 +440,7 @@ class _Groups:
         return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))
 
     def _tileable(self, ops: list[ir.Operation]) -> bool:
-        """Whether some axis of the group's result cuts every product's second operand, its weight."""
+        """Return True if some axis of the group's result cuts the second operand, the weight, of every product."""
         result = ops[-1].results[0]
         for axis in range(result.type.rank):
             try:
@@ -449,7 +453,7 @@ class _Groups:
         return False
 
     def _sorted(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
-        """`members` and the views between them, in program order."""
+        """Return `members` and the views between them, in program order."""
         readers, inside = set(members), set(members)
         for op, source in self.between.items():
             between = source in inside or df.TOGETHER in op.attributes
@@ -458,8 +462,8 @@ class _Groups:
         return sorted(inside, key=self.order.__getitem__)
 
     def with_views(self, group: Sequence[ir.Operation]) -> list[ir.Operation]:
-        """`group` with the reshapes and transpositions that only it reads, so that the stage reads memory as it lies.
-        Such a view of something that is not dense itself (a part of a stream) stays outside of the stage."""
+        """Return `group` with the reshapes and transpositions that only it reads, so that the stage reads memory in its
+        own layout. Such a view of a tensor that is not contiguous (a part of a stream) stays outside of the stage."""
         inside = set(group)
         for op in reversed(self.looks):
             if op not in inside:
@@ -472,7 +476,7 @@ class _Groups:
         return sorted(inside, key=self.order.__getitem__)
 
     def _outermost(self, user: ir.Operation) -> ir.Operation:
-        """The operation of this block that `user` is or stands in."""
+        """Return the operation of this block that is or contains `user`."""
         while user not in self.order and user.name != "func.func":
             user = user.parent.operation
         return user
@@ -484,7 +488,8 @@ def _lies_dense(value: ir.Value) -> bool:
 
 
 def _strides_of(value: ir.Value, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the strides of a value, seen as one of `shape`, in what holds it; None where no strides can say that."""
+    """Return the strides of a value, viewed as `shape`, within its underlying tensor; None if no strides can express
+    it."""
     op, own = producer(value), list(value.type.shape)
     known: tuple[int, ...] | None
     if op is None or not is_view(op) or op.name == "tensor.insert_slice":
@@ -503,7 +508,7 @@ def _strides_of(value: ir.Value, shape: Sequence[int]) -> tuple[int, ...] | None
 
 
 class StageBodies:
-    """The bodies of a module's stages; equal ones are made once."""
+    """The bodies of a module's stages. Equal bodies are created once."""
 
     def __init__(self, module: ir.Module) -> None:
         self.module = module
@@ -511,7 +516,7 @@ class StageBodies:
         self.names: set[str] = set()
 
     def make_stage(self, ops: Sequence[ir.Operation], name: str) -> ir.Operation:
-        """Moves `ops` (in program order) into the body of one stage, called where the last of them stood."""
+        """Move `ops` (in program order) into the body of one stage, called in place of the last of them."""
         inputs = list(ops[0].operands) if ops[0].name in kv.DECODING else _inputs(ops)
         computed = [result for op in ops if computes(op) for result in op.results]
         results = [result for result in computed if any(not _within(use.owner, ops) for use in result.uses)]
@@ -541,7 +546,7 @@ class StageBodies:
         with ir.InsertionPoint(function.entry_block), ops[-1].location:
             for op in ops:
                 clone = clone_with(op, values)
-            if len(inputs) != len(set(inputs)):  # one operand per parameter: caches are read and updated apart
+            if len(inputs) != len(set(inputs)):  # a cache is passed twice, once to read and once to update
                 for index, argument in enumerate(function.arguments):
                     clone.operands[index] = argument
             func.ReturnOp([values[result] for result in results])
@@ -555,8 +560,8 @@ class StageBodies:
 
 
 def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
-    """What `ops` read from outside, in order. Constants are not among them, because they are cloned to their readers;
-    but a constant that an operation of the cache takes is, because in a schedule a scalar of a step has a name."""
+    """Return the values that `ops` read from outside, in order. Constants are cloned to their readers and excluded,
+    except those that an operation of the cache takes: in a schedule a scalar of a step needs a name."""
     inside = {result for op in ops for result in op.results}
     operands = (value for op in ops if op.name.startswith("kv.") for value in op.operands)
     taken = {value for value in operands if not isinstance(value.type, ir.RankedTensorType)}
@@ -569,7 +574,7 @@ def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
 
 
 def _within(user: Any, ops: Sequence[ir.Operation]) -> bool:
-    """Whether `user` is one of `ops` or nested in one."""
+    """Return True if `user` is one of `ops` or nested in one."""
     current = user.operation
     while current.name != "func.func":
         if current in ops:

@@ -3,13 +3,13 @@
 What: two patterns, each with exactly the same result.
 
 * decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each row once. Attention
-  may be over any number of segments, in any order: one of them is the cache that was updated, the others follow it in
-  the rows that the validity numbers;
+  may cover any number of segments, in any order: one of them is the updated cache, the others follow it in the
+  numbering of the validity mask;
 * prefill, per chunk: the appends of K and V and causal attention become `kv.chunk_attention`.
 
-What happens after a layer's last chunk stays as it is: each operation is a step of a stage by itself.
+Operations after a layer's last chunk are unchanged: each of them is a stage by itself.
 
-Why: unfused, decode would read the cache twice, and only launches would order what updates the cache and what reads it.
+Why: unfused, decode would read the cache twice, and updates and reads of the cache could only be ordered by launches.
 
 Before, a decode step and a chunk of prefill::
 
@@ -63,15 +63,15 @@ After, the chunk::
       return %o#0, %o#2, %o#3 : ..
     }
 
-Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
-writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows),
-attention has no values, and the decode step one cache.
+If cache rows are encoded, the decode step takes the row before `kv.quantize_rows` and encodes it on writing; so does
+the chunk if rows of a prompt are encoded. For latent rows, whose first numbers are V, attention has no values, and the
+decode step has one cache.
 
-When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
-reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
-each, marked `sscc.plain`, which read and write memory as at -O0: only launches order what one operation updates and
-another one reads. A loop in which nothing needs order, as that over the chunks of a prompt at whose end a query chooses
-the first resident rows (`--kv-fetch`), becomes a kernel of stages.
+When it does not apply: with another mask, a segment that is missing or read twice, other scalars or positions, or
+another reader of an intermediate value. The operations are then unchanged, and their kernel becomes kernels of one
+operation each, marked `sscc.plain`, which read and write memory as at -O0: launches order updates and reads of the same
+memory. A loop whose operations need no such order becomes a kernel of stages; an example is the loop over a prompt's
+chunks after which a query selects the first resident rows (`--kv-fetch`).
 
 Preserves: results.
 """
@@ -103,7 +103,7 @@ class FuseCompressedAttention(Pass):
     level: ClassVar[str] = "fused"
 
     def run(self, module: ir.Module) -> None:
-        get_facts(module)  # refuses what is no dump
+        get_facts(module)  # raises for a module that is not a dump
         for function in functions(module):
             if KERNEL in function.attributes:
                 for op in _named(function, "kv.cached_attention"):
@@ -118,7 +118,7 @@ def _named(function: Any, name: str) -> list[ir.Operation]:
 
 
 def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
-    """The operation that makes `value`, if it is called `name`."""
+    """Return the operation that defines `value`, if it is called `name`."""
     source = producer(value)
     return source if source is not None and source.name == name else None
 
@@ -133,7 +133,7 @@ def _replace(pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
 
 
 def _erase(*ops: ir.Operation | None) -> None:
-    """Erases those of `ops` (readers first) that nobody reads any more."""
+    """Erase those of `ops` (readers first) that have no readers left."""
     for op in dict.fromkeys(op for op in ops if op is not None):
         if not any(True for result in op.results for _ in result.uses):
             op.erase()
@@ -144,7 +144,7 @@ def _erase(*ops: ir.Operation | None) -> None:
 
 def _fuse_decode(attention: ir.Operation) -> bool:
     """Fuse attention whose first segment is a cache that this step updates, and whose second one, if there is any, has
-    the selected rows of a prompt by the index that the validity of all rows knows."""
+    the selected rows of a prompt, by the index that the validity of all rows also uses."""
     ranges = [(_range(segment["valid"]), segment) for segment in kv.members_of(attention)]
     known = [(columns, segment) for columns, segment in ranges if columns is not None]
     placed = sorted(known, key=lambda item: item[0].first)
@@ -178,7 +178,7 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     caches = [root_of(item) for item in (*sides, *before)]
     read = [root_of(item) for other in others for item in other.values()]
     if len(set(before)) != len(before) or any(item in caches for item in read):
-        return False  # what is updated is something else too, perhaps as it was before
+        return False  # the updated tensor has another user, which may need its old value
     readers = [reader for value in sides for reader in _readers(value)]
     if not all(_follows(reader, attention) for reader in readers):
         return False
@@ -207,7 +207,7 @@ def _same_number(a: ir.Value, b: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class _Range:
-    """Rows first .. end - 1 of those that a `kv.validity` is about."""
+    """Rows first .. end - 1 of those that a `kv.validity` covers."""
 
     validity: ir.Operation
     first: int
@@ -215,7 +215,7 @@ class _Range:
 
 
 def _range(mask: ir.Value) -> _Range | None:
-    """Whose columns, and which, a mask of all slots is; None where it is something else."""
+    """Return the `kv.validity` and the columns of it that a mask of all slots shows; None for another mask."""
     source, first, (slots, rows) = producer(mask), 0, mask.type.shape
     if source is not None and source.name == "tensor.extract_slice" and len(source.operands) == 1:
         offsets, strides = list(source.attributes["static_offsets"]), list(source.attributes["static_strides"])
@@ -226,19 +226,19 @@ def _range(mask: ir.Value) -> _Range | None:
 
 
 def _decoded(rows: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation]]:
-    """Rows as they were before `kv.quantize_rows` encoded them for the cache, and the operations that did."""
+    """Return rows as they were before `kv.quantize_rows` encoded them for the cache, and the operations that did."""
     encoders = [op for op in (_made_by(value, "kv.quantize_rows") for value in rows) if op is not None]
     plain = {op.results[0]: op.operands[0] for op in encoders}
     return [plain.get(value, value) for value in rows], encoders
 
 
 def _one_group(*ops: ir.Operation | None) -> bool:
-    """Whether operations are of one group of layers: of one geometry."""
+    """Return True if operations belong to one group of layers, that is, one geometry."""
     return len({kv.group_of(op) for op in ops if op is not None}) == 1
 
 
 def _follows(op: ir.Operation, other: ir.Operation) -> bool:
-    """Whether `op` is `other` or stands behind it in its block."""
+    """Return True if `op` is `other` or follows it in its block."""
     return bool(op == other or (op.block == other.block and other.is_before_in_block(op)))
 
 
@@ -246,8 +246,9 @@ def _follows(op: ir.Operation, other: ir.Operation) -> bool:
 
 
 def _fuse_query(attention: ir.Operation) -> bool:
-    """Attention over sinks and ring, and over rows of a store that a `kv.choose` of the same query picks by landmarks,
-    or over resident rows that a `kv.fetch` leaves, where cache, store and landmarks all get a row in this step."""
+    """Fuse attention over sinks and ring, and over rows of a store that a `kv.choose` of the same query selects by
+    landmarks, or over resident rows that a `kv.fetch` leaves, if cache, store and landmarks all get a row in this step.
+    """
     members = kv.members_of(attention)
     choice = producer(members[1]["index"]) if len(members) == 2 and "index" in members[1] else None
     if choice is None or choice.name not in ("kv.choose", "kv.fetch"):
@@ -276,7 +277,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         return False
     parts = [kv.operands_of(op) for op in updates]
     new_rows, encoders = _decoded([part["new"] for part in parts[:streams]])
-    landmark = _made_by(parts[2 * streams]["new"], "kv.landmarks")  # None where the key itself is one
+    landmark = _made_by(parts[2 * streams]["new"], "kv.landmarks")  # None if keys are their own landmarks
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [mask for mask in (_range(member["valid"]) for member in members) if mask is not None]
     if row is None or len(masks) != len(members):
@@ -314,7 +315,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         near, near_types = residents, [value.type for value in kept]
 
         def filled(values: Sequence[Any]) -> list[Any]:
-            """Rows of K and V twice, then landmarks: what is not there is None."""
+            """Return rows of K and V twice, then landmarks, with None for those that are absent."""
             pairs = [_two(values[:streams]), _two(values[streams : 2 * streams]), _two(values[2 * streams :])]
             return [value for pair in pairs for value in pair]
 
@@ -333,12 +334,12 @@ def _fuse_query(attention: ir.Operation) -> bool:
 
 
 def _two(values: Sequence[Any]) -> list[Any]:
-    """One or two values as two, of which the last may be None."""
+    """Return one or two values as two, of which the last may be None."""
     return [*values, None][:2]
 
 
 def _four(values: Sequence[Any]) -> list[Any]:
-    """Up to four values as four, of which the last may be None."""
+    """Return up to four values as four, of which the last may be None."""
     return [*values, *([None] * 4)][:4]
 
 
@@ -370,7 +371,7 @@ def _fuse_chunk(attention: ir.Operation) -> None:
 
 
 def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
-    """The insertion of all heads' rows at row `start` that makes `value`."""
+    """Return the insertion of all heads' rows at row `start` that defines `value`; None otherwise."""
     op = _made_by(value, "tensor.insert_slice")
     dynamic = ir.ShapedType.get_dynamic_size()
     if op is None or list(op.operands)[2:] != [start] or list(op.attributes["static_offsets"]) != [0, 0, dynamic, 0]:

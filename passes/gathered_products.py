@@ -1,8 +1,8 @@
-"""Products whose result ranks need whole, cut along its axis all the same where that pays (of the pass shard).
+"""Products that are sharded although every rank needs the whole result, where that pays (used by the pass shard).
 
-Of a product that nothing else could be made of than a whole result (a norm over it follows, or a choice of the largest)
-each rank may still compute a part, if the parts are put together right behind it. That reads a part of the weight and
-does a part of the arithmetic, and costs an exchange.
+If the whole result of a product is needed (by a norm, or a choice of the largest), each rank can still compute a part
+if the parts are gathered directly after it. A rank then reads only a part of the weight and does a part of the
+arithmetic, at the cost of an exchange.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from sscc.passes.tiling import is_cast, is_contraction
 
 
 def cut_where_it_pays(module: ir.Module, ranks: int, cuts: Mapping[ir.Value, Cut]) -> dict[ir.Value, Cut]:
-    """The cuts, and those of products that pay for putting their parts together in a decode step: weights are stored
-    once, so a prompt's products follow. Where parts are put together a `GATHERING` stands, of which the operand is
-    cut."""
+    """Return the cuts, together with those of products for which gathering their parts pays in a decode step.
+
+    Weights are stored once, so a prompt's products follow the decision of decode. A `GATHERING` is inserted behind each
+    such product; its operand is cut.
+    """
     program = CutProgram(module)
     whole = [(value, axis) for value, axis in program.candidates() if _is_whole(value, cuts)]
     points = [_put_behind(value) for value in dict.fromkeys(value for value, _ in whole)]
@@ -43,7 +45,7 @@ def cut_where_it_pays(module: ir.Module, ranks: int, cuts: Mapping[ir.Value, Cut
             continue
         if costs.pays({other: cut for other, cut in with_it.items() if other not in decided}):
             decided = with_it
-            count("products whose parts are put together")
+            count("products whose parts are gathered")
     for point in points:
         if point.operands[0] not in decided:
             point.results[0].replace_all_uses_with(point.operands[0])
@@ -52,13 +54,14 @@ def cut_where_it_pays(module: ir.Module, ranks: int, cuts: Mapping[ir.Value, Cut
 
 
 def _is_whole(value: ir.Value, cuts: Mapping[ir.Value, Cut]) -> bool:
-    """Whether every rank would compute all of a product."""
+    """Return True if every rank would compute all of a product."""
     op = producer(value)
     return op is not None and is_contraction(op) and not any(v in cuts for v in (*op.operands, value))
 
 
 def _put_behind(value: ir.Value) -> ir.Operation:
-    """Puts a `GATHERING` behind a product: where its result is smallest, as some are rounded at once."""
+    """Insert a `GATHERING` behind a product, where its result has the fewest bytes: some results are rounded
+    immediately."""
     smallest = value
     while len(uses := list(value.uses)) == 1:
         user = uses[0].owner.operation
@@ -78,7 +81,7 @@ def _put_behind(value: ir.Value) -> ir.Operation:
 
 @dataclass(frozen=True)
 class _Costs:
-    """What a decode step saves and pays, in seconds, on a machine: what a rank runs on.
+    """Savings and costs of a decode step, in seconds, on the machine of one rank.
 
     A rank saves all but its part of the longer of reading the weight and computing with it, on all units. It pays for
     a message's latency and for sending its part to all others.
@@ -108,7 +111,7 @@ class _Costs:
 
 
 def _function(value: ir.Value) -> ir.Operation:
-    """The function that a value is in."""
+    """Return the function that contains a value."""
     block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
     return block.owner.operation
 

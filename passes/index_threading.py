@@ -1,7 +1,7 @@
-"""A learned index in the functions of a layer: its keys, and the rows of all positions that it chooses from.
+"""Threading of a learned index: its keys, and the rows of all positions from which it selects.
 
-Steps and chunks do the same: they put the keys and rows of their tokens to those of the slot's earlier ones, choose
-positions for each token, and attend to their rows. Nothing follows the last chunk of a prompt.
+Steps and chunks do the same: they append the keys and rows of their tokens to those of the slot, select positions for
+each token, and attend to the selected rows. Nothing has to be done after the last chunk of a prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class IndexThreader(StateThreader):
     """Threads the keys of a layer's index.
 
     Attributes:
-        keys, prompt: the keys of all slots, and those of the slot of the prompt in progress.
+        keys: keys of all slots.
+        prompt: keys of the slot of the prompt in progress.
     """
 
     group_name: ClassVar[str] = "index"
@@ -83,7 +84,7 @@ class IndexThreader(StateThreader):
 
 
 class ChosenThreader(RowLayer):
-    """Threads the rows of all positions through a layer that attends to those that an index chooses."""
+    """Threads the rows of all positions through a layer that attends to positions selected by an index."""
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""

@@ -1,8 +1,8 @@
-"""The inputs of a short causal convolution in the functions of a layer.
+"""Threading of the inputs of a short causal convolution.
 
-A decode step takes the inputs before its own from a ring, in which that of position p is in row p mod (taps - 1), and
-then writes its own there. A chunk of a prompt is convolved behind the inputs before it, of which the last are kept for
-the next chunk, and the end of a prompt puts these into the ring. Both sum from the oldest tap to the newest:
+A decode step reads the previous inputs from a ring, in which the input of position p is in row p mod (taps - 1), and
+then writes its own. A chunk of a prompt is convolved together with the inputs before it; its last inputs are kept for
+the next chunk, and the end of a prompt writes them into the ring. Both sum from the oldest tap to the newest:
 
     y[t] = bias + sum over j < taps of weight[j] * x[t - taps + 1 + j]
 """
@@ -38,15 +38,16 @@ from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Valu
 from sscc.passes.transposes import sink_transposes, transposed
 
 TOKENS_LAST = (0, 2, 1)
-"""Between [b, s, channels] and [b, channels, s]."""
+"""Permutation between [b, s, channels] and [b, channels, s]."""
 
 
 class InputThreader(StateThreader):
     """Threads the last inputs of a layer's convolution.
 
     Attributes:
-        kept: how many inputs there are.
-        ring, before: the states of a slot, and of the prompt in progress.
+        kept: number of kept inputs.
+        ring: state of each slot.
+        before: state of the prompt in progress.
     """
 
     group_name: ClassVar[str] = "convolution"
@@ -144,11 +145,11 @@ class InputThreader(StateThreader):
         inputs: Any,
         shape: Sequence[int],
     ) -> ir.Value:
-        """Return a convolution [n, channels]: the sum over taps of weights and inputs.
+        """Return a convolution [n, channels]: the sum over taps of weights times inputs.
 
         Args:
-            given: tensors of whose elements `inputs` makes the inputs of all taps of one element.
-            axes: along which axes of the result each of these is.
+            given: tensors from whose elements `inputs` computes the inputs of all taps of one element.
+            axes: for each of these, the axes of the result along which it extends.
         """
         operands = kv.operands_of(self.operator)
         weight = values(operands["weight"])
@@ -173,7 +174,7 @@ class InputThreader(StateThreader):
         return elementwise([*given, *factors, *biases], tensor_type(shape, self.element), element, along)
 
     def _add_end(self) -> None:
-        """Add the function that puts the last inputs of a prompt into the ring of its slot."""
+        """Add the function that writes the last inputs of a prompt into the ring of its slot."""
         index_type = ir.IndexType.get()
         numbers = [Argument("input", name, index_type) for name in ("slot", "length")]
         function = self.end_function(COMPRESS, [self.before, self.ring, *numbers], [self.ring])
@@ -190,7 +191,7 @@ class InputThreader(StateThreader):
             offsets: list[Offset] = [slot, 0, 0, 0]
             if self.kept > 1:
                 ring = filled(ring, offsets, before, elementwise([], tensor_type([1, self.kept], i64), place))
-            else:  # the only one is in the only row
+            else:  # a ring of one row
                 ring = insert_slice(before, ring, offsets)
             func.ReturnOp([ring])
         self.note_settings(function)
@@ -206,7 +207,7 @@ def _selected(number: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
 
 
 def _put_together(block: ir.Block, first: int) -> None:
-    """Make one stage of the operations of a block from number `first` on."""
+    """Make the operations of a block from number `first` on one stage."""
     for op in list(block.operations)[first:]:
         if not is_rematerialised(op.operation) and not isinstance(op.operation.results[0].type, ir.IndexType):
             op.operation.attributes[TOGETHER] = ir.UnitAttr.get()

@@ -1,7 +1,7 @@
-"""Insertions that a model makes (an assignment to a slice) as computations of a new value.
+"""Insertions of the model (assignments to slices) as computations of new values.
 
-After `lower-torch`, `tensor.insert_slice` is an update in place: the threaded cache, and what loops accumulate. A model
-means a value by it: the tensor that is inserted into may be read afterwards, itself or through another view.
+After `lower-torch`, `tensor.insert_slice` is an update in place: of the threaded cache, or of a loop's accumulator. In
+a model it is a value: the destination may be read afterwards, itself or through another view.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sscc.ir.rewriting import producer
 
 
 def compute_insertions(module: ir.Module) -> int:
-    """Replaces every insertion at constant offsets by an element-wise choice between the two tensors.
+    """Replace every insertion at constant offsets by an element-wise choice between the two tensors.
 
     Returns the number of insertions.
     """
@@ -31,7 +31,7 @@ def compute_insertions(module: ir.Module) -> int:
 
 
 def _choice(op: ir.Operation) -> ir.Value:
-    """The tensor that `op` makes: an element of the source where the box has one, else of the destination."""
+    """Return the tensor that `op` computes: an element of the source inside the box, of the destination elsewhere."""
     source, into = op.operands
     type_ = into.type
 
@@ -51,8 +51,8 @@ def _is_undefined(value: ir.Value) -> bool:
 
 
 def _axes(op: ir.Operation) -> Iterator[tuple[ir.Value, list[ir.Value], bool]]:
-    """Per axis of the destination: the index into the source, the conditions under which it has one, and whether the
-    source has this axis at all (unit axes may be left out)."""
+    """Return, for each axis of the destination, the index into the source, the conditions under which it is inside, and
+    whether the source has this axis (unit axes may be omitted)."""
     sizes, kept = list(op.attributes["static_sizes"]), list(op.operands[0].type.shape)
     boxes = zip(op.attributes["static_offsets"], sizes, op.attributes["static_strides"], strict=True)
     for axis, (offset, size, step) in enumerate(boxes):
@@ -66,7 +66,8 @@ def _axes(op: ir.Operation) -> Iterator[tuple[ir.Value, list[ir.Value], bool]]:
 
 
 def _position(index: ir.Value, offset: int, size: int, step: int) -> tuple[ir.Value, list[ir.Value]]:
-    """Which of `size` elements, `step` apart from `offset` on, is at `index`: one that exists, and whether it is."""
+    """Return the position of `index` among `size` elements that are `step` apart from `offset` on, clamped to their
+    range, and whether it is one of them."""
     past = arith.SubIOp(index, index_constant(offset)).result
     number = past if step == 1 else arith.FloorDivSIOp(past, index_constant(step)).result
     first, last = index_constant(0), index_constant(size - 1)
@@ -81,7 +82,7 @@ def _position(index: ir.Value, offset: int, size: int, step: int) -> tuple[ir.Va
 
 
 def _conjunction(conditions: list[ir.Value]) -> ir.Value | None:
-    """Whether all of `conditions` hold; None where there are none."""
+    """Return the conjunction of `conditions`; None if there are none."""
     if not conditions:
         return None
     met, *others = conditions

@@ -4,11 +4,11 @@ What: consecutive calls of one kernel, or of a repeating sequence of kernels (A,
 that loops over the layers. Every parameter is classified by how its values vary over the run:
 
 * invariant: the same value in every call; passed once;
-* indexed scalar: constants; computed from the loop's index, or where they are not equally spaced looked up in a table.
-  Numbers that say a layer's budget are always looked up, so that a schedule shows the budgets of all layers;
+* indexed scalar: constants; computed from the loop's index, or looked up in a table if they are not equally spaced.
+  Layer budgets are always looked up, so that a schedule shows the budgets of all layers;
 * layer-indexed read: a weight of each layer; one stacked argument [N, ..], iteration i reads slice i;
 * layer-indexed in/out: a slice of a state at base + i * stride, put back at the same place; the state is passed once;
-* carried: a result of call i that call i + 1 takes; it stays on the chip, double-buffered;
+* carried: a result of call i that call i + 1 reads; it stays on the chip, double-buffered;
 * carried in memory: the same, for a value that is updated in place in memory (prefill's hidden states and scratch).
 
 Why: between two calls the machine drains its pipelines, launches and refills, and its memory idles. In one looped
@@ -55,9 +55,9 @@ After::
       return %y : tensor<2x8xf32>
     }
 
-When it does not apply: a value that is none of these (a result that a later call or the caller reads, two layers
-that share a slice of a state, slices that are not equally spaced) leaves its run as it was; the module's
-`sscc.looping` says which runs were looped, and why others were not. A single call is not looped.
+When it does not apply: a run is unchanged if one of its values has none of these classes (a result that a later call or
+the caller reads, two layers that share a slice of a state, slices that are not equally spaced). The module's
+`sscc.looping` lists the runs that were looped, and the reasons why others were not. A single call is not looped.
 
 Preserves: results, bit for bit.
 """
@@ -144,7 +144,7 @@ def _loop(
     signature: EntrySignature,
     stacks: dict[tuple[str, ...], Argument],
 ) -> None:
-    """Makes the looped kernel of a plan, and replaces the run by a call of it."""
+    """Create the looped kernel of a plan, and replace the run by a call of it."""
     maker = _Maker(plan, signature, stacks)
     kernel = maker.kernel(module, kernels)
     kernels[kernel.name.value] = kernel
@@ -162,7 +162,7 @@ def _loop(
 
 
 def _erase_run(plan: Plan) -> None:
-    """Erases the run, what only it used, and what only used it."""
+    """Erase the run, operations that only it used, and operations that only used it."""
     block = plan.run.calls[0].block
     ops = [op.operation for op in block.operations]
     for op in reversed(ops):
@@ -172,12 +172,12 @@ def _erase_run(plan: Plan) -> None:
 
 
 class _Maker:
-    """The looped kernel: its parameters in order, and its body."""
+    """Builder of the looped kernel: its parameters in order, and its body."""
 
     def __init__(self, plan: Plan, signature: EntrySignature, stacks: dict[tuple[str, ...], Argument]) -> None:
         self.plan, self.signature, self.stacks = plan, signature, stacks
         self.parameters: dict[Any, tuple[Argument, str, ir.Value]] = {}
-        self.offsets: dict[tuple[int, int], ir.Value] = {}  # one value per offset: a slice goes back where it was taken
+        self.offsets: dict[tuple[int, int], ir.Value] = {}  # equal offsets are one value
         self.tables: dict[tuple[int, ...], ir.Value] = {}
         for formal in plan.carried():
             kind = CARRIED if plan.on_chip[plan.carried().index(formal)] else IN_MEMORY
@@ -221,14 +221,14 @@ class _Maker:
         return [value for _, _, value in self.parameters.values()]
 
     def finals(self) -> list[tuple[int, int]]:
-        """The results that the loop hands on, which are those that may be read after the run."""
+        """Results that the loop carries out, which may be read after the run."""
         return [formal.source for formal in self.plan.carried()]
 
     def written(self) -> list[ir.Value]:
         return [state for state, written in self.plan.states().items() if written]
 
     def last_version(self, state: ir.Value) -> ir.Value:
-        """What the run's insertions leave of a state."""
+        """Return the value of a state after the run's insertions."""
         version = state
         for op in self.plan.run.calls[0].block.operations:
             operation = op.operation
@@ -240,7 +240,8 @@ class _Maker:
     # -------------------------------------------------------------------------------------------------- the kernel
 
     def kernel(self, module: ir.Module, taken: Container[str]) -> Any:
-        """The kernel, under a name that is not among those `taken`: two runs may be of the same kernel and length."""
+        """Return the kernel, under a name that is not among those `taken`: two runs may have the same kernel and
+        length."""
         plan = self.plan
         finals, written = self.finals(), self.written()
         parameters = (argument for argument, _, _ in self.parameters.values())
@@ -314,7 +315,7 @@ class _Maker:
         return results[formal.source]
 
     def _number(self, index: ir.Value, formal: Formal) -> ir.Value:
-        """An indexed scalar, at the loop's own level."""
+        """Return an indexed scalar, built at the loop's top level."""
         numbers = formal.numbers
         base, stride = numbers[0], numbers[1] - numbers[0]
         if not formal.tabled and all(number == base + stride * place for place, number in enumerate(numbers)):
@@ -324,7 +325,7 @@ class _Maker:
         return self.tables[numbers]
 
     def _affine(self, index: ir.Value, base: int, stride: int) -> ir.Value:
-        """base + index * stride, at the loop's own level."""
+        """Return base + index * stride, built at the loop's top level."""
         if (base, stride) not in self.offsets:
             scaled = index if stride == 1 else arith.MulIOp(index, index_constant(stride)).result
             self.offsets[base, stride] = scaled if base == 0 else arith.AddIOp(scaled, index_constant(base)).result
@@ -337,7 +338,7 @@ def _layer(stacked: ir.Value, offset: ir.Value) -> ir.Value:
 
 
 def _inline(function: Any, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Clones a function's body here. Gives what it returns."""
+    """Clone a function's body at the insertion point. Return its results."""
     values: ValueMap = dict(zip(function.arguments, operands, strict=True))
     *body, terminator = [op.operation for op in function.entry_block.operations]
     clone_all(body, values)

@@ -1,9 +1,9 @@
-"""What a choice of rows reads, computed a part at a time: values that are too large for the chip never lie there whole.
+"""Tiled computation of values that are too large for the chip, from which positions of a prompt are selected.
 
-A rule of one's own scores the positions of a prompt by any operations, and what it makes on the way may have a number
-for every position, query and head. The operations that make such a value are repeated in front of each operation that
-makes a smaller one of it. Together they become one stage, which tile-stages cuts into tiles: what is large is there
-for one tile only. Where the smaller value is a sum (or a maximum, ..) over the axis that is cut, it becomes one of each
+A user's rule scores the positions of a prompt by any operations, and its intermediate values may have a number for
+every position, query and head. The operations that compute such a value are duplicated in front of each operation that
+reduces it to a smaller one. Together they form one stage, which tile-stages cuts into tiles, so that only one tile of
+the large value exists at a time. If the smaller value is a sum (or a maximum, ..) over the cut axis, it becomes one per
 part and one over the parts, so a softmax over all positions takes a pass for its maximum and one for its sum.
 """
 
@@ -27,7 +27,7 @@ from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.tiling import NotTileable, is_reduction, mentions, tile_back
 
 PARTS = 16
-"""A value is large from this part of the memory on the chip on, and a stage holds no more than that between its
+"""A value is large if it exceeds this fraction of on-chip memory; a stage holds no more than that between its
 operations. Scores of 32 heads and 131072 positions, 16 MiB, are not large on an RDU (520 MiB)."""
 CHOOSING = ("kv.select", "kv.pool")
 _NEUTRAL = {"arith.addf": 0, "arith.addi": 0, "arith.ori": 0, "arith.mulf": 1, "arith.muli": 1}
@@ -38,23 +38,27 @@ _IDEMPOTENT = frozenset(
 
 
 def is_large(value: ir.Value, room: int) -> bool:
-    """Args: room: bytes of the memory on the chip."""
+    """Return True if `value` is large.
+
+    Args:
+        room: bytes of on-chip memory.
+    """
     return isinstance(value.type, ir.RankedTensorType) and bytes_of(value) * PARTS > room
 
 
 def parts_of(nbytes: int, room: int) -> int:
-    """How many parts of so many bytes are not large, at least."""
+    """Return the minimum number of parts into which `nbytes` must be cut so that none is large."""
     return max(1, -(-nbytes * PARTS // room))
 
 
 def held(ops: Sequence[ir.Operation], returned: Sequence[ir.Value]) -> int:
-    """Bytes of what `ops` make and keep among themselves."""
+    """Return the bytes of intermediate values of `ops`."""
     made = [result for op in ops if computes(op) for result in op.results if result not in returned]
     return sum(map(bytes_of, made))
 
 
 class LargeValueErrors(ErrorKind):
-    DYNAMIC_SHAPE = UnsupportedError, "{origin}'{op}' makes a tensor whose shape is not static"
+    DYNAMIC_SHAPE = UnsupportedError, "{origin}'{op}' computes a tensor whose shape is not static"
     TOO_LARGE = (
         UnsupportedError,
         "{origin}'{op}' reads a value of {required:,} bytes, but the chip has room for {capacity:,} and the value "
@@ -63,8 +67,8 @@ class LargeValueErrors(ErrorKind):
 
 
 def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
-    """Rewrites what the choices of a block read; gives the operations of each stage that makes a small value of large
-    ones, in program order, the views between them included."""
+    """Rewrite the inputs of a block's selections. Return, for each new stage that reduces large values to a small one,
+    its operations in program order, including views between them."""
     scoring = _read_by_choices(block)
     for op in scoring:
         if any(result.type.has_rank and not result.type.has_static_shape for result in op.results):
@@ -90,7 +94,8 @@ def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
 
 
 def _read_by_choices(block: ir.Block) -> set[ir.Operation]:
-    """The operations of a block from which the scores of a choice come; not the choice, nor the pooling, itself."""
+    """Return the operations of a block that compute the scores of a selection, without the selection and the pooling.
+    """
     reached: set[ir.Operation] = set()
     pending = [op.operation.operands[0] for op in block.operations if op.operation.name in CHOOSING]
     while pending:
@@ -105,7 +110,7 @@ def _read_by_choices(block: ir.Block) -> set[ir.Operation]:
 
 
 def _sources(op: ir.Operation) -> list[ir.Operation]:
-    """What computes the operands of `op`, through views."""
+    """Return the operations that compute the operands of `op`, looking through views."""
     found = []
     for operand in op.operands:
         source = producer(operand)
@@ -118,11 +123,11 @@ def _sources(op: ir.Operation) -> list[ir.Operation]:
 
 @dataclass
 class _Chain:
-    """An operation that makes a small value, and the large ones before it.
+    """An operation that computes a small value, and the large ones before it.
 
     Attributes:
         root: the operation.
-        room: bytes of the memory on the chip.
+        room: bytes of on-chip memory.
     """
 
     root: ir.Operation
@@ -130,7 +135,7 @@ class _Chain:
     room: int
 
     def stage(self) -> list[ir.Operation] | None:
-        """The operations of a stage that can be cut, which are copies of their own; None where nothing cuts them."""
+        """Return copies of the operations as a stage that can be cut; None if no axis cuts them."""
         before = list(self.root.operands)
         copies = self._copied()
         *ops, root = [_plain(op) for op in (*copies, self.root)]
@@ -149,11 +154,12 @@ class _Chain:
         return None
 
     def _copied(self) -> list[ir.Operation]:
-        """Copies of the large operations, and of the views on the way, in front of the root, which reads them."""
+        """Return copies of the large operations and of the views between them, in front of the root, which reads them.
+        """
         wanted: list[ir.Operation] = []
 
         def visit(op: ir.Operation | None) -> bool:
-            """Whether a value comes from a large operation, through views."""
+            """Return True if a value comes from a large operation, through views."""
             if op is None or is_rematerialised(op) or not (op in self.large or is_view(op)):
                 return False
             if op in wanted:
@@ -183,7 +189,7 @@ class _Chain:
 
 
 def _parts_of_result(ops: Sequence[ir.Operation], root: ir.Operation) -> Iterator[int]:
-    """Into how many parts each axis of the root's result cuts it and what comes before it."""
+    """Return the number of parts into which each axis of the root's result cuts it and its inputs."""
     value = root.results[0]
     for axis in range(value.type.rank if len(root.results) == 1 else 0):
         with suppress(NotTileable):
@@ -191,7 +197,8 @@ def _parts_of_result(ops: Sequence[ir.Operation], root: ir.Operation) -> Iterato
 
 
 def _parts_of_sum(ops: Sequence[ir.Operation], root: ir.Operation, dim: int, needed: int) -> int:
-    """Into how many parts, `needed` or the next number, a reduced dimension cuts what comes before the root."""
+    """Return the number of parts, `needed` or the next possible one, into which a reduced dimension cuts the root's
+    inputs."""
     pairs = zip(root.operands, _maps(root), strict=True)
     cut = [(value, axis) for value, affine in pairs for axis in _axes_of(affine, dim)]
     made = [(value, axis) for value, axis in cut if (op := producer(value)) is not None and op in ops]
@@ -208,21 +215,21 @@ def _maps(op: ir.Operation) -> list[Any]:
 
 
 def _axes_of(affine: Any, dim: int) -> list[int]:
-    """The axes of an operand along which exactly a dimension runs."""
+    """Return the axes of an operand that are exactly one dimension."""
     exact = [e for e in enumerate(affine.results) if isinstance(e[1], ir.AffineDimExpr)]
     return [axis for axis, expression in exact if ir.AffineDimExpr(expression).position == dim]
 
 
 def _reduced(op: ir.Operation) -> list[int]:
-    """The dimensions over which an operation sums, or the like."""
+    """Return the dimensions over which an operation reduces."""
     if not is_reduction(op):
         return []
     return [dim for dim, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind)]
 
 
 def _plain(op: ir.Operation) -> ir.Operation:
-    """The same operation with the one result that is used, which reads no index along a dimension: a tensor has it,
-    of which there are tiles. It takes the place of `op`; what is no such operation stays."""
+    """Replace `op` by an equivalent operation with only the used result, and with a tensor in place of an index along a
+    dimension, so that it can be tiled. An operation without these is returned unchanged."""
     if op.name != "linalg.generic":
         return op
     used = [number for number, result in enumerate(op.results) if any(result.uses)]
@@ -253,7 +260,7 @@ def _plain(op: ir.Operation) -> ir.Operation:
 
 
 def _sizes(op: ir.Operation) -> list[int]:
-    """The extent of each dimension."""
+    """Return the extent of each dimension."""
     sizes: dict[int, int] = {}
     for value, affine in zip(op.operands, _maps(op), strict=True):
         for dim in range(affine.n_dims):
@@ -263,14 +270,14 @@ def _sizes(op: ir.Operation) -> list[int]:
 
 
 def _scalar(value: ir.Value, block: ir.Block, values: ValueMap) -> ir.Value:
-    """A number of an operation's body, computed again of `values`. Raises KeyError for one that needs another."""
+    """Return a number of an operation's body, recomputed from `values`. Raises KeyError if it needs others."""
     if value in values:
         return values[value]
     op = producer(value)
     if op is None and value.owner == block:
         raise KeyError(value)
     if op is None or op.block != block:
-        return value  # from outside: a constant, or a number of the kernel
+        return value  # defined outside: a constant, or a scalar of the kernel
     for operand in op.operands:
         _scalar(operand, block, values)
     clone = op.clone().operation
@@ -288,7 +295,8 @@ def _generic(
     iterators: Sequence[ir.Attribute],
     element: Callable[..., ir.Value],
 ) -> ir.Operation:
-    """A linalg.generic of one result: `element` of the numbers of its inputs, and of its accumulator."""
+    """Return a linalg.generic with one result, computed by `element` from the elements of its inputs and its
+    accumulator."""
     generic = linalg.GenericOp(
         [init.type],
         list(inputs),
@@ -305,9 +313,9 @@ def _generic(
 
 
 def _split(root: ir.Operation, dim: int, parts: int) -> list[ir.Operation] | None:
-    """A reduction over `dim` as one of each part of it, and one of the parts in the place of `root`.
+    """Replace a reduction over `dim` by one per part of it, and one over the parts in place of `root`.
 
-    Returns the views and the operation that make the parts; None where they could not be put together.
+    Returns the views and the operation that compute the parts; None if the parts could not be combined.
     """
     block, maps, kinds = root.regions[0].blocks[0], _maps(root), list(root.attributes["iterator_types"])
     *inputs, init = list(root.operands)
@@ -360,12 +368,12 @@ def _split(root: ir.Operation, dim: int, parts: int) -> list[ir.Operation] | Non
 
 
 def _dims(affine: Any) -> set[int]:
-    """The dimensions that a map mentions."""
+    """Return the dimensions that a map mentions."""
     return {dim for dim in range(affine.n_dims) for e in affine.results if mentions(e, dim)}
 
 
 def _in_parts(value: ir.Value, axis: int, parts: int) -> ir.Value:
-    """`value` with an axis as two, of which the first counts parts."""
+    """Return `value` with an axis split in two, the first of which counts parts."""
     shape = list(value.type.shape)
     groups = [[i] if i < axis else [i, i + 1] if i == axis else [i + 1] for i in range(len(shape))]
     shape[axis : axis + 1] = [parts, shape[axis] // parts]

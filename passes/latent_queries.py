@@ -1,5 +1,5 @@
-"""Queries as they meet latent rows: `absorb-latent` makes them of those of a step, and `thread-cache` of the last ones
-of a prompt."""
+"""Queries in the space of latent rows: `absorb-latent` computes them for a step, and `thread-cache` for the last
+queries of a prompt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from sscc.ir.rewriting import producer
 
 
 def absorbed(query: ir.Value, up: ir.Value, first: int) -> ir.Value:
-    """Queries [B, H, S, D] by which latent rows are scored, [B, H, S, r + p].
+    """Return the queries [B, H, S, r + p] that score latent rows, from queries [B, H, S, D].
 
     Args:
-        up: what each head makes of a latent row for the columns first .. first + n - 1 of its key, [H, n, r]. The other
-            p columns of keys are those of the row behind the first r.
+        up: weights that compute columns first .. first + n - 1 of each head's key from a latent row, [H, n, r]. The
+            other p columns of keys are those of the row behind the first r.
+        first: first of these columns.
     """
     _, width, depth = up.type.shape
     last = first + width
@@ -27,7 +28,8 @@ def absorbed(query: ir.Value, up: ir.Value, first: int) -> ir.Value:
 
 
 def _columns(value: ir.Value, first: int, width: int) -> ir.Value:
-    """Columns first .. first + width - 1 of a value [B, H, S, D]; the operand of a concatenation where they are one."""
+    """Return columns first .. first + width - 1 of a value [B, H, S, D]. If they are an operand of a concatenation,
+    return that."""
     op = producer(value)
     if op is not None and op.name == "tensor.concat" and ir.IntegerAttr(op.attributes["dim"]).value == 3:
         start = 0
@@ -40,7 +42,7 @@ def _columns(value: ir.Value, first: int, width: int) -> ir.Value:
 
 
 def joined(parts: Sequence[ir.Value]) -> ir.Value:
-    """Values of rank 4, one behind the other along the last axis."""
+    """Return values of rank 4, concatenated along the last axis."""
     if len(parts) == 1:
         return parts[0]
     width = sum(part.type.shape[3] for part in parts)
@@ -50,8 +52,8 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
 
 
 def product(x: ir.Value, weight: ir.Value, width: int, *, transposed: bool = False) -> ir.Value:
-    """x[b, h, s, :] times weight[h], [B, H, S, width]: `weight` is [H, k, width], or [H, width, k] where transposed.
-    Summed in f32, rounded once."""
+    """Return x[b, h, s, :] times weight[h], [B, H, S, width]. `weight` is [H, k, width], or [H, width, k] if
+    transposed. Sums are in f32, rounded once."""
     element, f32 = x.type.element_type, ir.F32Type.get()
     b, h, s, n, k = (ir.AffineDimExpr.get(dim) for dim in range(5))
     matrix = [h, n, k] if transposed else [h, k, n]

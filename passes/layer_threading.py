@@ -1,4 +1,4 @@
-"""The functions of a layer with its state in them: what all kinds of state have in common."""
+"""Threading of a layer's state through its functions: the parts that all kinds of state have in common."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised, stand_in
 from sscc.passes.attended import LAYER
 
 CHOOSE, COMPRESS = "choose", "compress"
-"""Names of the functions that follow the last chunk of a prompt in a layer."""
+"""Names of the functions that run after the last chunk of a prompt in a layer."""
 OWN_SLOT = "own_slot"
-"""The number of a slot among those whose state a rank has: an input in the place of `slot` of a function that runs
-where it has the slot's."""
+"""Input of a function that runs only on ranks that have the slot's state: the index of the slot among those of the
+rank. It replaces the input `slot`."""
 
 Values = Callable[[ir.Value], ir.Value]
-"""Gives the value that stands for an operand of the operator in the new function."""
+"""Maps an operand of the operator to the value that replaces it in the new function."""
 Rewritten = tuple[ir.Value, list[ir.Value]]
-"""The result of a layer's operator, and the new values of the states that the function updates."""
+"""Result of a layer's operator, and the new values of the states that the function updates."""
 
 
 class LayerThreader(ABC):
-    """Threads a layer's state through one of its functions, and for prefill adds the functions that follow the last
+    """Threads a layer's state through one of its functions, and for prefill adds the functions that run after the last
     chunk of a prompt.
 
     Attributes:
-        operator: the operation of the layer that depends on earlier tokens.
-        layer, entry: the layer's number, and the entry whose function is rewritten.
-        slots: whose state this rank has.
-        free_size: a size that shapes of states have as None, because it follows from the model alone.
+        operator: operation of the layer that depends on earlier tokens.
+        layer: number of the layer.
+        entry: entry whose function is rewritten.
+        slots: number of slots whose state this rank has.
+        free_size: size that shapes of states have as None, because only the model determines it.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LayerThreader(ABC):
 
     @abstractmethod
     def rewrite(self) -> Any:
-        """Return the function that replaces this one, and add those that follow the last chunk of a prompt."""
+        """Return the function that replaces this one, and add those that run after the last chunk of a prompt."""
 
     def argument(self, state: StateTensor) -> Argument:
         """Return a state as the function of one layer has it: without the axis of layers."""
@@ -86,13 +87,13 @@ class LayerThreader(ABC):
         inputs: list[Argument],
         operate: Callable[[Values, list[ir.Value]], Rewritten],
     ) -> Any:
-        """Return a copy of the function with more arguments, and with something else in the place of its operator.
+        """Return a copy of the function with further arguments, and with its operator replaced.
 
         Args:
-            states: that the new function updates.
-            inputs: that it takes besides; those that the old one has are the same ones.
-            operate: makes the operator's result and the new values of `states`, of what gives the value that stands for
-                an operand of the old one, and of the values of the added arguments.
+            states: states that the new function updates.
+            inputs: further inputs; those that the function already has are reused.
+            operate: builds the operator's result and the new values of `states`, from a map of the old function's
+                operands to their new values, and the values of the added arguments.
         """
         old = self.function
         attributes = {key: old.attributes[key] for key in (LAYER, "sscc.entry")}
@@ -108,7 +109,7 @@ class LayerThreader(ABC):
 
         def value_of(operand: ir.Value) -> ir.Value:
             value = stand_in(operand, values)
-            assert value is not None  # operations are cloned in order
+            assert value is not None  # operations are cloned in program order
             return value
 
         outputs: list[ir.Value] = []
@@ -128,19 +129,19 @@ class LayerThreader(ABC):
         return new
 
     def note_settings(self, function: Any) -> None:
-        """Let the operations of a function at the end of a prompt say what `_note_settings` notes."""
+        """Set the attributes of `_note_settings` on the operations of a function that runs at the end of a prompt."""
         self._note_settings(function.entry_block.operations)
 
     def _note_settings(self, operations: Iterable[Any]) -> None:
-        """Let operations of a group that the module's geometry does not govern say its name, and those that make scores
-        what caps them."""
+        """Set the group's name on operations that the module's geometry does not govern, and the softcap on operations
+        that compute scores."""
         for op in (inner for each in operations for inner in (each.operation, *walk(each))):
             if op.name.startswith("kv."):
                 kv.in_group(op, self.group.name)
                 kv.inherit(op, self.operator)
 
     def end_function(self, what: str, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
-        """Return a function of what follows the last chunk of a prompt, empty."""
+        """Return a function, still empty, that runs after the last chunk of a prompt."""
         name = end_name(what, self.layer, self.group.name if self.group.beside else "")
         location = ir.Location.name(name, self.operator.location)
         attributes = {"sscc.entry": ir.StringAttr.get("prefill")}
@@ -148,10 +149,10 @@ class LayerThreader(ABC):
 
 
 class StateThreader(LayerThreader):
-    """Threads the state of an operator that does not attend.
+    """Threads the state of an operator that is not attention.
 
     Attributes:
-        group_name: begins the names of groups of such layers.
+        group_name: prefix of the names of groups of such layers.
     """
 
     group_name: ClassVar[str]
@@ -175,11 +176,12 @@ def slot_inputs(facts: ProgramFacts) -> list[Argument]:
 
 
 def end_name(what: str, layer: int, beside: str = "") -> str:
-    """Return the name, behind that of its entry, of a function that follows the last chunk of a prompt.
+    """Return the name, without its entry, of a function that runs after the last chunk of a prompt.
 
     Args:
         what: `CHOOSE` or `COMPRESS`.
-        beside: the group whose state it ends, where that stands beside the layer's first one.
+        layer: number of the layer.
+        beside: group whose state it completes, if that is not the layer's first group.
     """
     return f"{what}.{layer}.{beside}" if beside else f"{what}.{layer}"
 

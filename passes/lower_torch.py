@@ -2,17 +2,17 @@
 
 What: torch-mlir's published lowering, spelled out, with two differences. Its last verification is left out,
 because it rejects every foreign dialect, `kv` among them. Common subexpression elimination is left out, because
-it would merge what two layers compute alike and blur the boundary between them.
+it would merge equal computations of two layers and blur the boundary between them.
 
-What the model assigns to a part of a tensor (`x[..., 1::2] = y`) becomes a computation of the whole: an insertion of
-later levels is an update in place, and the model may read what was there before.
+An assignment to a part of a tensor (`x[..., 1::2] = y`) becomes a computation of the whole tensor: an insertion at
+later levels is an update in place, but the model may still read the old value.
 
-Products whose operands were widened from bf16 to f32 read them as they are stored (`narrow_operands`).
+Products whose operands were widened from bf16 to f32 read the bf16 operands instead (`narrow_operands`).
 
 Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
 assertions inside loops are dropped here.
 
-Why: everything after this works on a handful of operations with exact semantics, whatever operators torch has.
+Why: later passes work on a handful of operations with exact semantics, independent of torch's operators.
 
 Before::
 
@@ -77,7 +77,7 @@ _TO_LINALG = (
 
 
 class LowerTorchErrors(ErrorKind):
-    NO_SUCH_OPERATION = UnsupportedError, "{origin}an operator is lowered to {op}, which sscc does not have"
+    NO_SUCH_OPERATION = UnsupportedError, "{origin}an operator is lowered to {op}, which sscc does not support"
     NO_LOWERING = UnsupportedError, "{origin}the operator {operator} cannot be lowered to linalg"
     FAILED = UnsupportedError, "the model cannot be lowered to linalg: {diagnostic}"
 
@@ -88,7 +88,7 @@ class LowerTorch(Pass):
     takes: ClassVar[tuple[str, ...]] = ("import",)
     follows: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "graph"
-    # What two layers compute alike must stay two operations until each layer is a function of its own.
+    # Equal computations of two layers must stay separate until each layer is a function.
     tidied: ClassVar[bool] = False
 
     def run(self, module: ir.Module) -> None:

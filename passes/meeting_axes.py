@@ -1,4 +1,4 @@
-"""Along which axes the values of an operation meet: where one is cut, so are the others."""
+"""Axes along which the operands and results of an operation correspond: if one is cut, so are the others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sscc.passes.tiling import is_contraction
 
 
 class NotCuttable(Exception):
-    """A cut has a consequence that cannot be."""
+    """A cut has an impossible consequence."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Along which axes the values of an operation meet.
+    """Axes along which the operands and results of an operation correspond.
 
     Attributes:
-        values: operands and results, with a letter for each axis; axes of equal letters meet. A letter that no other
-            axis has is not cut.
+        values: operands and results, with a letter for each axis; axes with equal letters correspond. A letter that
+            occurs only once is not cut.
         reduced: letters that the result does not have.
         fixed: letters along which nothing can be cut.
-        sums: whether what is reduced is summed, from zero.
+        sums: True if the reduced elements are summed, starting from zero.
     """
 
     values: tuple[tuple[ir.Value, tuple[str, ...]], ...]
@@ -41,7 +41,7 @@ class Space:
         return {letter for _, letters in self.values for letter in letters}
 
     def size(self, letter: str) -> int:
-        """Elements along a letter."""
+        """Return the number of elements along a letter."""
         return next(int(v.type.shape[ls.index(letter)]) for v, ls in self.values if letter in ls)
 
 
@@ -50,7 +50,7 @@ _SUMMED = frozenset({"I"})
 
 
 def space_of(op: ir.Operation) -> Space:
-    """Raises NotCuttable for an operation of which nothing is known."""
+    """Return the space of an operation. Raises NotCuttable for an unknown operation."""
     if op.name.startswith("kv."):
         return _of_kv(op)
     if op.name.startswith("linalg."):
@@ -108,7 +108,7 @@ def _of_linalg(op: ir.Operation) -> Space:
 
 
 def _letters(affine: ir.AffineMap) -> tuple[str, ...]:
-    """A letter for each axis that a map reads: that of the dimension, or one of its own."""
+    """Return a letter for each axis that a map reads: that of the dimension, or a new one."""
     return tuple(
         f"d{ir.AffineDimExpr(e).position}" if isinstance(e, ir.AffineDimExpr) else f"c{number}"
         for number, e in enumerate(affine.results)
@@ -116,19 +116,19 @@ def _letters(affine: ir.AffineMap) -> tuple[str, ...]:
 
 
 def _composite(expression: Any) -> Iterator[int]:
-    """The dimensions in an expression that is neither a dimension nor a constant."""
+    """Return the dimensions in an expression that is neither a dimension nor a constant."""
     if isinstance(expression, ir.AffineBinaryExpr):
         for side in (expression.lhs, expression.rhs):
             yield from [ir.AffineDimExpr(side).position] if isinstance(side, ir.AffineDimExpr) else _composite(side)
 
 
 def looks_up(op: ir.Operation) -> bool:
-    """Whether an operation looks rows up in a table."""
+    """Return True if an operation looks rows up in a table."""
     return any(inner.name == "tensor.extract" for inner in walk(op))
 
 
 def is_sum(op: ir.Operation) -> bool:
-    """Whether a linalg.generic adds something to its result, which was zero."""
+    """Return True if a linalg.generic adds to its result, which was zero."""
     if op.name != "linalg.generic" or len(op.results) != 1:
         return False
     block = op.regions[0].blocks[0]

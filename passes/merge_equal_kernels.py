@@ -1,7 +1,7 @@
-"""merge-equal-kernels: kernels that do the same become one.
+"""merge-equal-kernels: equal kernels are merged into one.
 
-What: two kernels are equal when their types and bodies print the same, names and locations left out. The first
-one stays; calls of the others call it.
+What: two kernels are equal if their types and bodies print the same without names and locations. The first one is kept;
+calls of the others call it.
 
 Why: N layers of the same shape need one kernel, not N; everything after this pass works on distinct kernels and
 does not grow with the number of layers.
@@ -37,7 +37,7 @@ After::
       return %2 : ..
     }
 
-When it does not apply: bodies that compute the same in another order stay apart.
+When it does not apply: bodies that compute the same in another order are not merged.
 
 Preserves: every call and its arguments.
 """

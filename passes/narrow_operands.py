@@ -1,8 +1,8 @@
-"""Products that read operands as they are stored, instead of copies that were widened for them.
+"""Products that read bf16 operands as stored, instead of copies that were widened for them.
 
 PyTorch decomposes a linear layer with a bias so that its operands are widened from bf16 to f32, because product and
 bias are to be rounded once. A product of bf16 operands into f32 computes the same bits: it widens each element itself,
-and sums in f32. It reads half the bytes, and what reads a weight is then a product, so that it can be quantised.
+and sums in f32. It reads half the bytes, and as the direct reader of the weight it allows quantization.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from sscc.passes.tiling import is_cast
 
 BUILDERS = {"linalg.matmul": linalg.matmul, "linalg.batch_matmul": linalg.batch_matmul}
 MAPS = "indexing_maps"
-"""Operands may be read transposed. Builders leave the attribute out where it is the default."""
+"""Attribute of contractions. Operands may be read transposed; builders omit the attribute if it has its default."""
 
 
 def narrow_operands(module: ir.Module) -> int:
-    """Let products of two widened operands of one dtype read what was widened. Return the number of such products."""
+    """Let products of two widened operands of one dtype read the operands before widening. Return the number of such
+    products."""
     narrowed = 0
     for op in [op for op in walk(module) if op.name in BUILDERS]:
         left, right, init = op.operands

@@ -1,12 +1,12 @@
-"""outline-kernels: work becomes kernels, entries become call schedules.
+"""outline-kernels: computations become kernels, and entries sequences of calls.
 
-What: with `granularity=layer`, what an entry calls (embedding, each layer, head) becomes a kernel, whatever those
-parts call inlined. With `granularity=operation`, everything is inlined into the entry, and every operation that
-computes becomes a kernel, called where it stood, with those of its results that are read; reshapes, slices and
-transposes stay in the entry: they move nothing, they are strided windows on what a kernel reads or writes.
+What: with `granularity=layer`, each function that an entry calls (embedding, each layer, head) becomes a kernel, with
+its own calls inlined. With `granularity=operation`, everything is inlined into the entry, and every operation that
+computes becomes a kernel, called in its place, with those of its results that are read. Reshapes, slices and transposes
+stay in the entry: they move no data, but are strided windows of the tensors that a kernel reads or writes.
 
-Why: a kernel is what the machine loads and launches. One per layer keeps everything between its operations on the
-chip. One per operation (-O0) is slow and simple: the baseline that every other level must agree with.
+Why: a kernel is the unit that the machine loads and launches. One kernel per layer keeps intermediate values on the
+chip. One per operation (-O0) is slow and simple: the baseline with which every other level must agree.
 
 Before::
 
@@ -58,8 +58,8 @@ After, with `granularity=operation`::
     }
     ..
 
-When it does not apply: never. Another granularity than these two is refused; so is, by the backend, an operation
-that cannot be emitted.
+When it does not apply: it always applies. Any other granularity is refused; operations that cannot be emitted are
+refused by the backend.
 
 Preserves: program order, locations, the entries' signatures.
 """
@@ -108,7 +108,7 @@ class OutlineKernels(Pass):
 
 
 def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
-    """What an entry calls becomes a kernel, with everything that it calls inlined."""
+    """Mark the functions that an entry calls as kernels, with their own calls inlined."""
     calls = (op for entry in entries(module) for op in walk(entry) if op.name == "func.call")
     called = {op.attributes["callee"].value for op in calls}
     for name, function in parts.items():
@@ -131,7 +131,7 @@ def _outline_everything(module: ir.Module, parts: dict[str, Any]) -> None:
 
 
 def outline_operations(module: ir.Module) -> list[str]:
-    """Makes every operation that computes in an entry a kernel, and gives their names."""
+    """Make every operation that computes in an entry a kernel. Return the kernels' names."""
     names: list[str] = []
     for entry in list(entries(module)):
         for op in [op for op in walk(entry) if computes(op)]:
@@ -143,7 +143,7 @@ def outline_operations(module: ir.Module) -> list[str]:
 
 
 def inline_calls(entry: Any, parts: dict[str, Any]) -> None:
-    """Inlines the calls of `parts` in `entry`, and those in what they inline."""
+    """Inline the calls of `parts` in `entry`, recursively."""
     calls = [op for op in walk(entry) if op.name == "func.call" and op.attributes["callee"].value in parts]
     for op in calls:
         callee = parts[op.attributes["callee"].value]
@@ -163,14 +163,19 @@ def inline_calls(entry: Any, parts: dict[str, Any]) -> None:
 
 
 def outline(module: ir.Module, op: ir.Operation, name: str, *, named: bool = False) -> None:
-    """Makes `op`, with what is nested in it, a kernel of this name, which is called where it stood. Its results are
-    those that somebody reads. `named`: parts of weights and constants are arguments with their role and name."""
+    """Make `op`, with nested operations, a kernel, which is called in its place. The kernel returns the results that
+    are read.
+
+    Args:
+        name: name of the kernel.
+        named: True if parts of weights and constants are arguments with their role and name.
+    """
     inputs = [value for value in outer_values(op) if not _follows(value)]
     arguments = [Argument("input", f"x{index}", value.type) for index, value in enumerate(inputs)]
     if named:
         arguments = [_stored(value) or plain for value, plain in zip(inputs, arguments, strict=True)]
     read = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
-    read = read or list(range(len(op.results)))  # a dump may hold an operation that nobody reads
+    read = read or list(range(len(op.results)))  # a dump may contain an operation without readers
     results = [Argument("output", f"y{number}", op.results[index].type) for number, index in enumerate(read)]
     kernel = make_function(module, name, arguments, results, op.location, {KERNEL: ir.UnitAttr.get()})
     values: ValueMap = dict(zip(inputs, kernel.arguments, strict=True))
@@ -185,7 +190,7 @@ def outline(module: ir.Module, op: ir.Operation, name: str, *, named: bool = Fal
 
 
 def _stored(value: ir.Value) -> Argument | None:
-    """The role and name of the weight or constant of which `value` is a part; None where it is none."""
+    """Return the role and name of the weight or constant that `value` is a part of; None for other values."""
     root = root_of(value)
     if not isinstance(root.owner, ir.Block) or root.owner.owner.operation.name != "func.func":
         return None
@@ -200,7 +205,7 @@ def _follows(value: ir.Value) -> bool:
 
 
 def verb(op: ir.Operation) -> str:
-    """A readable name: what a generic operation computes last, or the operation itself."""
+    """Return a readable name: the last operation in the body of a generic operation, or the operation itself."""
     if op.name != "linalg.generic":
         return str(op.name).partition(".")[2]
     body = [str(inner.operation.name) for inner in op.regions[0].blocks[0].operations]
@@ -208,7 +213,7 @@ def verb(op: ir.Operation) -> str:
 
 
 def _erase_unused(entry: Any) -> None:
-    """Removes constants, empty tensors and views whose readers moved into kernels."""
+    """Erase constants, empty tensors and views whose readers moved into kernels."""
     for op in reversed(list(walk(entry))):
         removable = is_view(op) or is_rematerialised(op) or op.name.startswith("arith.")
         if removable and not any(True for result in op.results for _ in result.uses):

@@ -1,4 +1,4 @@
-"""The passes: in the order in which a compilation runs them, and by name."""
+"""The passes of a compilation, in order, and all passes by name."""
 
 from __future__ import annotations
 
@@ -33,42 +33,43 @@ Step = TypeVar("Step", bound=Pass)
 
 
 class PassPipelineErrors(ErrorKind):
-    UNKNOWN_PASS = UsageError, "there is no pass {name!r}, but there are {passes}{similar_hint}"
+    UNKNOWN_PASS = UsageError, "there is no pass {name!r}; the passes are {passes}{similar_hint}"
     STORED_WEIGHTS = (
         UsageError,
-        "the weights of this module are {stored} and cannot become {weights} any more: compile from level import",
+        "the weights of this module are stored as {stored} and cannot become {weights}: compile from level import",
     )
     PLAIN_WEIGHTS = (
         UsageError,
-        "the weights of this module stay as they are and cannot become {weights} any more: compile from level import",
+        "the weights of this module can no longer be stored as {weights}: compile from level import",
     )
     OTHER_RANKS = (
         UsageError,
-        "this module is for {ranks} ranks and cannot be cut over {other_ranks} any more: compile from level import",
+        "this module is sharded over {ranks} ranks, which cannot become {other_ranks}: compile from level import",
     )
     OTHER_SUMS = (
         UsageError,
-        "the ranks of this module exchange parts of sums as {sums}, which cannot become {other_sums} any more: compile "
+        "the ranks of this module exchange partial sums in dtype {sums}, which cannot become {other_sums}: compile "
         "from level import",
     )
     OTHER_LEVEL = (
         UsageError,
-        "the module has been through {done}, which -O{opt_level} does not run: go on with {fitting}",
+        "the passes {done} have run on the module, which -O{opt_level} does not run: continue with {fitting}",
     )
     NO_LEVEL = (
         UsageError,
-        "the module has been through {done}, which no -O level runs: go on with `sscc opt`, not with -O{opt_level}",
+        "the passes {done} have run on the module, which no -O level runs: continue with `sscc opt`, not with "
+        "-O{opt_level}",
     )
-    UNREADABLE = UsageError, "the pass pipeline cannot be read from {text!r} on"
+    UNREADABLE = UsageError, "cannot parse the pass pipeline at {text!r}"
     UNKNOWN_OPTION = (
         UsageError,
-        "the pass {name} has no option {option!r}, but it has {options}{similar_hint}",
+        "the pass {name} has no option {option!r}; its options are {options}{similar_hint}",
     )
-    NO_OPTIONS = UsageError, "the pass {name} has no options, and so not {option!r}"
+    NO_OPTIONS = UsageError, "the pass {name} has no option {option!r}; it has no options"
     NO_ANCHOR = UsageError, "passes cannot be nested on {anchor}, only on {known}"
     NOT_NESTED = (
         UsageError,
-        "the pass {name} works on a module and cannot be nested on {anchor}: these can: {known}",
+        "the pass {name} works on a module and cannot be nested on {anchor}; passes that can be nested: {known}",
     )
     BAD_VALUE = UsageError, "the option {option} of the pass {name} is {value!r}, but it must be of type {type}"
 
@@ -84,29 +85,30 @@ PIPELINES: dict[int, tuple[Pass, ...]] = {
     1: (*_CAPTURED, *_LAYERS, FuseCompressedAttention(), FormStages(), TileStages(), PlaceStages()),
     2: (*_CAPTURED, *_LAYERS, KernelLooping(), FuseCompressedAttention(), FormStages(), TileStages(), PlaceStages()),
 }
-"""What -O0, -O1 and -O2 run: one kernel per operation, one per layer, one per run of equal layers."""
+"""Passes of -O0, -O1 and -O2: one kernel per operation, one per layer, one per run of equal layers."""
 
 PIPELINE = PIPELINES[2]
 
 WHOLE = Shard()
-"""A program of one rank."""
+"""Sharding of a program of one rank."""
 
 _ALL = [item for opt in (2, 1, 0) for item in PIPELINES[opt]]
 _ALL.insert(_ALL.index(BuildEntries()), QuantizeWeights())
 _ALL.insert(_ALL.index(RepeatLayers()), Shard())
 REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in _ALL}
-"""Every pass by the name that the command line, dumps and tests use."""
+"""Every pass by its name on the command line, in dumps and in tests."""
 
 
 LOADED: dict[str, type[Pass]] = {}
-"""Passes of the user, by name (`load`)."""
+"""User passes by name (`load`)."""
 
 
 def load(sources: Sequence[str]) -> tuple[Pass, ...]:
-    """Load passes of the user (`load_passes`), so that pipelines may name them, and return one of each.
+    """Load user passes (`load_passes`), so that pipelines may name them, and return an instance of each.
 
     Raises:
-        UsageError, InputError: as `load_passes`; a pass has the name of another one.
+        UsageError: as `load_passes`; or a pass has the name of another one.
+        InputError: as `load_passes`.
     """
     kinds = [(source, kind) for source in sources for kind in load_passes(source)]
     new: dict[str, type[Pass]] = {}
@@ -127,11 +129,11 @@ def pass_by_name(name: str) -> type[Pass]:
 
 
 def pipeline_of(opt_level: int, weights: Weights | None = None, shard: Shard = WHOLE) -> tuple[Pass, ...]:
-    """What -O`opt_level` runs.
+    """Return the passes of -O`opt_level`.
 
     Args:
-        weights: how they are stored; None for as they are.
-        shard: how the program is cut over ranks.
+        weights: storage of weights; None for no change.
+        shard: sharding over ranks.
     """
     steps = list(PIPELINES[opt_level])
     if weights is not None:
@@ -142,7 +144,7 @@ def pipeline_of(opt_level: int, weights: Weights | None = None, shard: Shard = W
 
 
 def weights_of(done: Sequence[str]) -> Weights | None:
-    """How the weights of a module that has been through `done` are stored; None where they are as they were."""
+    """Return the storage of weights of a module on which the passes `done` have run; None if they are unchanged."""
     step = _step_of(QuantizeWeights, done)
     return None if step is None else step.chosen
 
@@ -153,12 +155,12 @@ def takes_weights(done: Sequence[str]) -> bool:
 
 
 def shard_of(done: Sequence[str]) -> Shard:
-    """How a module that has been through `done` is cut over ranks."""
+    """Return the sharding of a module on which the passes `done` have run."""
     return _step_of(Shard, done) or WHOLE
 
 
 def _step_of(kind: type[Step], done: Sequence[str]) -> Step | None:
-    """The pass of a kind, with its options, that a module has been through; None where it has not."""
+    """Return the pass of a kind, with its options, that has run on a module; None if it has not."""
     steps = (parse_pipeline(text)[0] for text in done if text.startswith(kind.name))
     return next((step for step in steps if isinstance(step, kind)), None)
 
@@ -173,19 +175,19 @@ def passes_between(
     loaded: Sequence[Pass] = (),
     from_level: str | None = None,
 ) -> tuple[Pass, ...]:
-    """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
-    them), up to and including `level`.
+    """Return the passes of -O`opt_level` still to run, up to and including `level`, on a module on which the passes
+    `done` (in the form of `step_text`) have run.
 
     Args:
-        weights: how weights are to be stored; None for as they are, or as `done` has it.
-        shard: how the module is to be cut over ranks; None for not at all, or as `done` has it.
-        loaded: passes of the user that run too (`placed`).
-        from_level: the level of a module whose history does not count: it is gone on with after the last pass that it
-            has been through, with whatever options, or after its level if it has been through none.
+        weights: requested storage of weights; None for no change, or that of `done`.
+        shard: requested sharding; None for none, or that of `done`.
+        loaded: user passes to run too (`placed`).
+        from_level: level of a module whose history is ignored: compilation continues behind the last pass that has run,
+            with whatever options, or behind this level if none has.
 
     Raises:
-        UsageError: another optimisation level was at work on the module, or it cannot be cut so, or its weights stored
-            so, any more; or a loaded pass has no place.
+        UsageError: the module was compiled at another optimisation level, or can no longer be sharded or its weights
+            stored as requested; or a loaded pass has no place.
     """
     stored = weights_of(done)
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
@@ -242,13 +244,13 @@ _MODULE = "builtin.module"
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
-    """Return the passes of ``name,name{option=value other=value},func.func(name,..)``, as MLIR writes pipelines.
+    """Return the passes of ``name,name{option=value other=value},func.func(name,..)``, in MLIR's pipeline syntax.
 
     ``builtin.module(..)`` around passes is accepted. Passes of MLIR may be nested on functions; passes of sscc work on
     the module.
 
     Raises:
-        UsageError: a pass or an option that does not exist, a value of the wrong type, or a pass where it cannot be.
+        UsageError: unknown pass or option, a value of the wrong type, or a pass that cannot be nested.
     """
     passes: list[Pass] = []
     position = 0
@@ -268,7 +270,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
 
 
 def _nested(text: str, start: int) -> tuple[str, int]:
-    """Return the text up to the bracket that closes the one before `start`, and the position of what follows."""
+    """Return the text up to the bracket that closes the one before `start`, and the position behind that bracket."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)
@@ -318,5 +320,5 @@ def _value(step: type[Pass], option: str, kind: type, text: str) -> object:
 
 
 def pipeline_text(passes: Sequence[Pass]) -> str:
-    """What `parse_pipeline` reads back, options at their default left out."""
+    """Return the text that `parse_pipeline` reads back, without options at their default."""
     return ",".join(map(step_text, passes))

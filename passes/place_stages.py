@@ -1,22 +1,22 @@
-"""place-stages: streams get buffers, stages get compute units.
+"""place-stages: streams get buffers, and stages get compute units.
 
-What: every stream of a pipeline gets a buffer in SRAM: its depth in slots, and an address. Every stage gets compute
-units, at least one. Where iterations overlap they are in proportion to its work, the time that it would take of one
-unit: then all stages take as long as each other, and as little as they can. Where stages wait for each other (a
-straight run, or a loop that carries a value on the chip) they are in proportion to the root of its work: for so many
-units in all that makes the sum of what stages take as small as it can be.
+What: every stream of a pipeline gets a buffer in SRAM: a depth in slots, and an address. Every stage gets compute
+units, at least one. If iterations overlap, their number is proportional to the stage's work, its time on one unit: then
+all stages take the same time, and the shortest possible. If stages wait for each other (a straight run, or a loop that
+carries a value on the chip), it is proportional to the square root of the work, which minimises the sum of the stages'
+times for a given number of units.
 
-Depths: 2 for what is loaded, so that the next tile, or the next iteration's value, arrives while this one is in use;
-2 for a value that one iteration hands to the next; 2 for streams between stages where iterations may overlap, 1
-where they cannot (a straight run, or a loop that carries a value on the chip); 1 for what is loaded once. Where that
-does not fit, streams between stages get 1, then whole values that are loaded; then the largest weights get no
-buffer: their stages read them from memory (a vocabulary without divisors makes one tile of the whole head).
-Where a stage exchanges values with other ranks, the tiles of whatever comes after it, in a loop of all its stages, get
-a slot each, so that matrices may be there whole; where that does not fit half as many, and so on.
+Depths: 2 for loads, so that the next tile, or the next iteration's value, arrives while the current one is in use; 2
+for a value that one iteration passes to the next; 2 for streams between stages if iterations may overlap, 1 if they
+cannot (a straight run, or a loop that carries a value on the chip); 1 for values that are loaded once. If that does not
+fit, streams between stages get 1, then loads of whole values; then the largest weights get no buffer: their stages read
+them from memory (a vocabulary size without divisors makes the whole head one tile). If a stage exchanges values with
+other ranks, the streams of tiles behind it, in a loop of all its stages, get a slot per tile, so that whole matrices
+can be loaded ahead; if that does not fit half of them, and so on.
 
 Why: with two slots a load runs ahead of the stage that reads it. While a stage waits for other ranks, those behind it
-wait too, and two tiles of each of their matrices are there soon: main memory would idle until the exchange is over.
-What it loads meanwhile needs room.
+wait too, and two tiles of each of their matrices are soon loaded: main memory would idle until the exchange is over. To
+keep it busy, more tiles need room.
 
 Before::
 
@@ -55,10 +55,10 @@ After::
       return %y : tensor<2x32xf32>
     }
 
-When it does not apply: a pipeline that needs more SRAM, or more stages than the machine has compute units, is
-refused with the numbers.
+When it does not apply: a pipeline that needs more SRAM than the machine has, or has more stages than the machine has
+compute units, is refused with the numbers.
 
-Preserves: everything but the attributes it adds.
+Preserves: everything; it only adds attributes.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class PlaceStages(Pass):
 
 
 _Depths = dict[df.StreamKind, int]
-"""Slots that a buffer has at least, by the kind of its stream."""
+"""Minimum number of slots of a buffer, by the kind of its stream."""
 
 
 @dataclass
@@ -123,9 +123,9 @@ class _Stream:
     """A result that needs a buffer.
 
     Attributes:
-        op, index: whose result it is.
+        op, index: operation, and index of its result.
         slot: bytes of a slot.
-        ahead: slots of tiles that are worth having where there is room.
+        ahead: number of slots for loading tiles ahead, if there is room.
     """
 
     op: ir.Operation
@@ -139,7 +139,7 @@ class _Stream:
         return df.stage_name(_call(self.op))
 
     def depth(self, depths: _Depths, part: int) -> int:
-        """Its slots, where of those ahead it has a `part`-th."""
+        """Return the number of slots, if 1 / `part` of those for loading ahead are used."""
         return max(depths[self.kind], self.ahead // part)
 
 
@@ -148,10 +148,10 @@ class _Pipeline:
     """Stages that are on the chip together.
 
     Attributes:
-        stages: the calls.
-        givers: what has their results: stages, or the tile loops around them.
-        handed: what an iteration of a loop hands to the next on the chip.
-        loops: whether it is a loop, not a straight run.
+        stages: calls of the stages.
+        givers: operations with their results: stages, or the tile loops around them.
+        handed: values that an iteration of a loop passes to the next on the chip.
+        loops: True for a loop, False for a straight run.
     """
 
     streams: list[_Stream] = field(default_factory=list)
@@ -162,11 +162,11 @@ class _Pipeline:
 
     @property
     def overlaps(self) -> bool:
-        """Whether an iteration may begin before the one before it ends."""
+        """True if an iteration may begin before the previous one ends."""
         return self.loops and not self.handed
 
     def look_ahead(self) -> None:
-        """Finds the tiles that can be loaded while a stage waits for other ranks."""
+        """Find the tiles that can be loaded while a stage waits for other ranks."""
         exchanging = [index for index, stage in enumerate(self.stages) if exchanges(StageBody.of(stage).ops)]
         waiting = self.stages[0 if self.loops else exchanging[0] :] if exchanging else []
         loops = [stage.parent for stage in waiting if df.TILES in stage.parent.attributes]
@@ -201,12 +201,13 @@ class _Pipeline:
         count("bytes on the chip, all pipelines", address)
         for op in dict.fromkeys([*self.givers, *(stream.op for stream in self.streams)]):
             updated = df.BufferPlace(0)
-            carried = df.BufferPlace(depths["carried"])  # it takes the place of the value that the loop carries
+            carried = df.BufferPlace(depths["carried"])  # it replaces the value that the loop carries
             results = [carried if result in self.handed else updated for result in op.results]
             df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
 
     def _leave_in_memory(self, depths: _Depths) -> bool:
-        """Takes the buffer of the largest weight away: its stage reads it from memory. False where there is none."""
+        """Remove the buffer of the largest weight, whose stage then reads it from memory. Return False if there is
+        none."""
         loads = [stream for stream in self.streams if stream.kind in ("tile", "whole") and _is_weight(stream.op)]
         if not loads:
             return False
@@ -232,7 +233,7 @@ class _Pipeline:
         )
 
     def _units(self, target: Target, kernel: str) -> None:
-        """Compute units by work, at least one each."""
+        """Return the compute units of each stage, by work, at least one each."""
         work = [work_of(StageBody.of(op).ops, target.units) * _firings(op) for op in self.stages]
         units = int(target.units.pcus.value)
         if len(self.stages) > units:
@@ -245,7 +246,7 @@ class _Pipeline:
 
 
 def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
-    """The pipelines of a kernel: every pipelined loop with the loads before it, and every straight run."""
+    """Yield the pipelines of a kernel: every pipelined loop with the loads before it, and every straight run."""
     for block in body_blocks(kernel):
         parent = block.owner.operation
         if df.TILES in parent.attributes:
@@ -267,7 +268,7 @@ def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
 
 
 def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
-    """Adds the stages of a block and the streams that they and the loads give."""
+    """Add the stages of a block, and the streams of stages and loads."""
     for op in [op.operation for op in block.operations]:
         if df.EARLY in op.attributes:
             continue
@@ -276,7 +277,7 @@ def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
         elif df.TILES in op.attributes:
             stages = _stages_of(op)
             for inner in [inner.operation for inner in op.regions[0].blocks[0].operations]:
-                if inner.name == "df.load" or inner in stages[:-1]:  # the last one's tiles go into the loop's results
+                if inner.name == "df.load" or inner in stages[:-1]:  # the last one's are the loop's results
                     pipeline.streams.append(_Stream(inner, 0, bytes_of(inner.results[0]), "tile"))
             pipeline.stages += stages
             _add_results(op, pipeline)
@@ -286,7 +287,8 @@ def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
 
 
 def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
-    """Buffers for results that are no updates in memory; what the loop hands on goes where its value is."""
+    """Add buffers for results that are not updates in memory; a value carried by the loop shares the buffer of its
+    source."""
     pipeline.givers.append(op)
     tied = StageBody.of(_call(op)).tied
     for index, result in enumerate(op.results):
@@ -295,7 +297,7 @@ def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
 
 
 def _is_weight(load: ir.Operation) -> bool:
-    """Whether a load reads a part of a weight."""
+    """Return True if a load reads a part of a weight."""
     value = load.operands[0]
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation
@@ -309,22 +311,22 @@ def _is_weight(load: ir.Operation) -> bool:
 
 
 def _call(op: ir.Operation) -> ir.Operation:
-    """What makes the results of a tile loop: the last of its stages. A stage or a load itself."""
+    """Return the operation that produces the results of a tile loop, its last stage; for a stage or a load, itself."""
     return op if df.TILES not in op.attributes else _stages_of(op)[-1]
 
 
 def _stages_of(loop: ir.Operation) -> list[ir.Operation]:
-    """The stages that fire in a tile loop, in order."""
+    """Return the stages that fire in a tile loop, in order."""
     inside = (inner.operation for inner in loop.regions[0].blocks[0].operations)
     return [inner for inner in inside if df.is_stage(inner)]
 
 
 def _firings(stage: ir.Operation) -> int:
-    """How often a stage fires in an iteration: once for each of the tile loop around it."""
+    """Return the number of firings of a stage per iteration: that of the tile loop around it, or 1."""
     loop = stage.parent.operation
     return _tiles(loop) if df.TILES in loop.attributes else 1
 
 
 def _tiles(loop: ir.Operation) -> int:
-    """Iterations of a loop over tiles."""
+    """Return the number of iterations of a loop over tiles."""
     return int(loop.operands[1].owner.operation.attributes["value"].value)

@@ -1,11 +1,11 @@
 """Kernels that cannot be pipelines of stages become kernels of one operation each, as at -O0.
 
-The operations of the algorithm (`kv`) say in which order memory is updated and read, and some write only a part of
-their result. Fused, an operation does both by itself. As stages of one pipeline, joined by streams that are filled
-once, they cannot: the order between two accesses of the same memory is that of launches.
+Operations of the algorithm (`kv`) define an order between updates and reads of memory, and some write only a part of
+their result. A fused operation does both by itself. As stages of one pipeline, joined by streams that are filled once,
+separate operations cannot: only launches order two accesses of the same memory.
 
-A loop of such a kernel in which nothing needs order stays whole, and is a kernel of stages by itself: the chunks of a
-prompt, for one, where only what follows the last of them needs order.
+A loop of such a kernel whose operations need no order is kept and becomes a kernel of stages: for example the loop over
+the chunks of a prompt, if only operations after the last chunk need order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import KERNEL, inline_calls, outline, outline_operations
 
 PLAIN = "sscc.plain"
-"""On a kernel: it is one operation, which reads and writes memory."""
+"""Attribute of a kernel that is one operation, which reads and writes memory."""
 UNFUSED = frozenset(f"kv.{name}" for name in ("row", "update", "landmark_scores", "choose", "fetch"))
-"""What attention over the cache is made of where it is not fused, but for attention itself: that of a layer that shares
-the rows of another one only reads what its kernel does not update, and is a stage like any other."""
+"""Operations of unfused attention over the cache, except for attention itself: in a layer that shares the rows of
+another one it only reads rows that its kernel does not update, and can be a stage."""
 WHOLE = "sscc.whole"
-"""On a loop of a kernel that is taken apart: it becomes a kernel by itself, of a name that begins so."""
+"""Attribute of a loop that becomes a separate kernel, and prefix of this kernel's name."""
 
 
 def is_plain(function: Any) -> bool:
@@ -37,7 +37,8 @@ def is_plain(function: Any) -> bool:
 
 
 def make_plain(module: ir.Module) -> None:
-    """Makes the kernels plain in which operations of the algorithm stand by themselves, or read what others update."""
+    """Split kernels into plain ones if they contain unfused operations of the algorithm, or operations that read memory
+    that others update."""
     kernels = {f.name.value: f for f in functions(module) if KERNEL in f.attributes}
     unfused = {name: kernel for name, kernel in kernels.items() if any(map(_needs_order, walk(kernel)))}
     calls = (op for entry in entries(module) for op in walk(entry) if op.name == "func.call")
@@ -63,7 +64,7 @@ def make_plain(module: ir.Module) -> None:
 
 
 def _mark_loops(block: ir.Block, name: str) -> None:
-    """Marks with `name` the outermost loops in which operations compute and nothing needs order."""
+    """Mark with `name` the outermost loops whose operations compute and need no order."""
     for op in [op.operation for op in block.operations]:
         inner = list(walk(op)) if op.name == "scf.for" else []
         if any(map(computes, inner)) and not any(map(_needs_order, inner)):
@@ -74,8 +75,8 @@ def _mark_loops(block: ir.Block, name: str) -> None:
 
 
 def _needs_order(op: ir.Operation) -> bool:
-    """Return True if `op` is one of `UNFUSED`, or updates a tensor that another operation of the kernel reads, makes or
-    copies. Operations that are one stage have their order."""
+    """Return True if `op` is one of `UNFUSED`, or updates a tensor that another operation of the kernel reads, writes
+    or copies. Operations that form one stage are ordered by it."""
     if op.name in UNFUSED and df.TOGETHER not in op.attributes:
         return True
     if op.name == "tensor.insert_slice":
@@ -88,7 +89,7 @@ def _needs_order(op: ir.Operation) -> bool:
 
 
 def _is_moved(updated: ir.Value, before: ir.Value) -> bool:
-    """Whether a part that was updated is put into another place than the one from which it was taken."""
+    """Return True if an updated part is inserted at another place than the one from which it was extracted."""
     taken = producer(before)
     for insertion in (use.owner.operation for use in updated.uses):
         if insertion.name != "tensor.insert_slice" or insertion.operands[0] != updated:
@@ -103,7 +104,7 @@ def _is_moved(updated: ir.Value, before: ir.Value) -> bool:
 
 
 def _first_version(value: ir.Value) -> ir.Value:
-    """What `value` was before insertions."""
+    """Return the value before insertions into it."""
     source = producer(value)
     while source is not None and source.name == "tensor.insert_slice":
         value = source.operands[1]
@@ -112,7 +113,8 @@ def _first_version(value: ir.Value) -> ir.Value:
 
 
 def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:
-    """Whether an operation other than `by_itself` computes from `value`, or from the part that `by_itself` wrote."""
+    """Return True if an operation other than `by_itself` computes from `value`, or from the part that `by_itself`
+    wrote."""
     readers = [use.owner.operation for use in value.uses if use.owner.operation != by_itself]
     if df.TOGETHER in by_itself.attributes:
         readers = [op for op in readers if df.TOGETHER not in op.attributes]
@@ -122,7 +124,8 @@ def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:
 
 
 def _is_elsewhere(part: ir.Operation, insertion: ir.Operation) -> bool:
-    """Whether a slice is taken at another offset than that of an insertion: another layer, as far as is known."""
+    """Return True if a slice has another offset than an insertion: another layer, as far as that is known statically.
+    """
     if part.name != "tensor.extract_slice" or insertion.name != "tensor.insert_slice":
         return False
     return list(part.operands)[1:] != list(insertion.operands)[2:]

@@ -1,4 +1,4 @@
-"""The choice of the positions of a prompt that stay, by its last queries or by a user's rule, as IR."""
+"""Selection of the prompt positions that stay, by the last queries or by a user's rule, as IR."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def rules(module: ir.Module) -> list[Any]:
 
 @dataclass(frozen=True)
 class PromptChoice:
-    """The end of a prompt chooses positions for one layer.
+    """Selection of positions for one layer at the end of a prompt.
 
     Attributes:
-        attention: the layer's.
-        layer: its number.
-        by_rule: True if a function of the module scores, and not attention.
-        peers: the ranks that have the same KV heads, whose scores are summed; None where there are no others.
+        attention: attention operator of the layer.
+        layer: number of the layer.
+        by_rule: True if a function of the module computes the scores, and not attention.
+        peers: ranks that have the same KV heads, whose scores are summed; None if there are no others.
     """
 
     module: ir.Module
@@ -49,9 +49,10 @@ class PromptChoice:
         """Return the positions [Hkv, K] that a prompt's last queries select.
 
         Args:
-            observed: these queries, and what attention found for each.
-            rows: of the prompt, keys first.
-            topk: how many, an index value.
+            observed: the last queries, and the log-sum-exp that attention computed for each.
+            rows: rows of the prompt, keys first.
+            length: length of the prompt, an index value.
+            topk: number of positions, an index value.
         """
         by_rule = self.by_rule
         scores = self._by_rule(observed, rows, length) if by_rule else self._observed(observed, rows[0], length)
@@ -65,12 +66,13 @@ class PromptChoice:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
         scale = self.attention.attributes["scale"]
         scores: ir.Value = kv.ObservationScores(*observed, keys, length, scale, scores_type).scores
-        if self.peers is not None:  # each has the mean over its query heads; no choice depends on how many are summed
+        if self.peers is not None:  # a sum of means over query heads: a common factor does not change the selection
             scores = self.peers.summed(scores)
         return scores
 
     def _by_rule(self, observed: Sequence[ir.Value], rows: Sequence[ir.Value], length: ir.Value) -> ir.Value:
-        """Return scores [Hkv, T] of a prompt's positions by the function of a user's rule, which is copied here."""
+        """Return scores [Hkv, T] of a prompt's positions by the function of a user's rule, whose operations are cloned
+        here."""
         if self.attention.name == "kv.latent_attention" or len(rows) == 1:
             raise ThreadCacheErrors.RULE_OF_LATENT_ROWS(origin=origin_of(self.attention), layer=self.layer)
         g = self.geometry

@@ -1,14 +1,14 @@
-"""quantize-weights: weights become stored codes and scales, and the numbers are computed where they are read.
+"""quantize-weights: weights are stored as codes and scales, and dequantized where they are read.
 
-What: a weight whose only readers are products, which read it as their second operand (transposed or not), is replaced
-by the parts of a weight format: `int8:32` has values and scales, `int4:32:zero-point` zeros too, a block format of GGUF
-one part, its blocks. Each part is a stored argument of its own. `kv.dequantize` in front of every reader stands for
-their numbers, in the weight's dtype; the formula is the format's.
+What: a weight whose only readers are products, as their second operand (transposed or not), is replaced by the parts of
+a weight format: `int8:32` has values and scales, `int4:32:zero-point` zeros too, a block format of GGUF one part, its
+blocks. Each part is a stored argument. A `kv.dequantize` in front of every reader computes the numbers in the weight's
+dtype, by the formula of the format.
 
-With `keep` every weight gets the format in which the checkpoint stores it, which the module says (`sscc.stored`), and
-one that is stored as numbers stays as it is. Then nothing is rounded: the checkpoint's own codes are stored. A table
-whose rows are looked up (an embedding) is kept so too, and read by `kv.look_up`. Of a weight whose groups have columns
-that lie apart (GPTQ's `desc_act`), the columns are stored group by group, and a further argument is their order: each
+With `keep` every weight gets the format in which the checkpoint stores it, as recorded in the module (`sscc.stored`);
+unquantized weights are unchanged. Nothing is rounded: the checkpoint's own codes are stored. A table whose rows are
+looked up (an embedding) is kept in its format too, and read by `kv.look_up`. If the columns of a weight's groups are
+not adjacent (GPTQ's `desc_act`), the columns are stored group by group, with their order as a further argument: each
 product reads its other operand in that order.
 
 Why: decoding reads every weight once per token and does little with it. In 8 or 4 bits that is a half or a quarter of
@@ -47,14 +47,13 @@ After, with `weights=int4`::
       %d = "kv.dequantize"(%v, %s) {format = "int4:32", ..} : (tensor<1x9x32xi8>, tensor<1x9x4xi8>) -> ..
       ..
 
-When it does not apply: a weight that something else reads too, that is neither a matrix nor a matrix per expert, or
-along whose summed axis the blocks do not fit (of a weight that is cut there over ranks, those of a rank), stays as it
-is. Without `keep` so does an embedding, whose rows are looked up, and a router, whose products are chosen from (a
-`topk` reads them with no other product between): it is small, and a choice turns a small error into another expert.
-What reads a weight in another function does not matter here: a head that is tied to the embedding gets a quantized
-copy. A module with entries is refused, as their arguments would no longer fit.
+When it does not apply: a weight is unchanged if it has other readers, is neither a matrix nor a matrix per expert, or
+if blocks do not fit its summed axis (or each rank's part of it). Without `keep`, embeddings, whose rows are looked up,
+are unchanged too, and so are routers, whose products a `topk` reads without another product between: they are small,
+and a small error can select another expert. Readers in other functions do not count: a head that is tied to the
+embedding gets a quantized copy. A module with entries is refused, because calls would no longer match.
 
-Preserves: the order of all other arguments; what is new follows them. Locations.
+Preserves: the order of all other arguments, which new ones follow; locations.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ from sscc.passes.tiling import dims_of, is_contraction
 
 
 class QuantizeWeightsErrors(ErrorKind):
-    DENSE = UsageError, "the pass quantize-weights makes no dense weights: leave it out"
+    DENSE = UsageError, "the pass quantize-weights cannot produce dense weights: leave it out"
     AFTER_ENTRIES = UsageError, "the pass quantize-weights changes arguments of functions: run it before build-entries"
 
 
@@ -102,7 +101,7 @@ class QuantizeWeights(Pass):
 
     @property
     def chosen(self) -> Weights:
-        """The formats of weights. Raises UsageError for a text that names none."""
+        """Formats of weights. Raises UsageError for an unknown one."""
         weights = parse_format(self.weights)
         if weights == DENSE:
             raise QuantizeWeightsErrors.DENSE()
@@ -173,12 +172,12 @@ def _format_of(
     if kept is None:
         return None
     turned = reading.axis != value.type.rank - 1
-    # Floats without scales are the same numbers along either axis.
+    # A format of floats without scales is the same along either axis.
     return kept.format if kept.transposed == turned or not kept.format.scales else None
 
 
 def _parts(weight: Argument, axis: int, weight_format: WeightFormat, ordered: bool) -> Iterator[Argument]:
-    """The stored arguments that a weight becomes."""
+    """Return the stored arguments that replace a weight."""
     *outer, columns = _summed_last(weight.type.shape, axis)
     for part in weight_format.parts:
         encoding = Encoding(weight_format, part.name, axis != weight.type.rank - 1, ordered)
@@ -189,7 +188,7 @@ def _parts(weight: Argument, axis: int, weight_format: WeightFormat, ordered: bo
 
 
 def _order(weight: Argument, axis: int) -> Argument:
-    """The stored argument that is the order of the columns of a weight."""
+    """Return the stored argument with the order of a weight's columns."""
     type_ = tensor_type([weight.type.shape[axis]], ir.IntegerType.get_signless(64))
     return Argument(weight.role, f"{weight.name}.{ORDER}", type_, tuple(map(order_of, weight.made_of)))
 
@@ -201,7 +200,7 @@ def _can_reorder(weight: Argument, reading: _Reading) -> bool:
 
 
 def _summed_sizes(weight: Argument, axis: int) -> list[int]:
-    """The sizes of the blocks of its summed axis that a rank has side by side."""
+    """Return the sizes of the contiguous blocks of its summed axis that a rank has."""
     cut = Cut.parse(weight.cut) if weight.cut else None
     if cut is None or cut.axis != axis:
         return [weight.type.shape[axis]]
@@ -209,7 +208,7 @@ def _summed_sizes(weight: Argument, axis: int) -> list[int]:
 
 
 def _summed_last(shape: Sequence[int], axis: int) -> list[int]:
-    """The shape of a weight with the summed axis, one of the last two, as the last one."""
+    """Return the shape of a weight with its summed axis, one of the last two, moved to the end."""
     return [*shape[:-2], shape[-1], shape[-2]] if axis == len(shape) - 2 else list(shape)
 
 
@@ -218,12 +217,12 @@ def _summed_last(shape: Sequence[int], axis: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The way in which products read a weight: they sum over its `axis`."""
+    """Products that read a weight, summing over its `axis`."""
 
     axis: int
 
     def replace(self, use: Any, parts: list[ir.Value], type_: Any, weight_format: WeightFormat) -> None:
-        """Let a reader of the weight, of `type_`, read its parts."""
+        """Make a reader of the weight, of `type_`, read its parts instead."""
         reader, position = use.owner.operation, use.operand_number
         with ir.InsertionPoint(reader), reader.location:
             reader.operands[position] = _dequantized(parts, type_, self.axis, weight_format)
@@ -231,7 +230,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _LookedUp(_Reading):
-    """The way in which look-ups read a table [rows, numbers]."""
+    """Look-ups that read rows of a table [rows, numbers]."""
 
     def replace(self, use: Any, parts: list[ir.Value], type_: Any, weight_format: WeightFormat) -> None:
         generic = _outermost(use.owner.operation)
@@ -259,7 +258,7 @@ def _products(weight: ir.Value) -> list[ir.Operation]:
 
 
 def _reorder(product: ir.Operation, order: ir.Value) -> None:
-    """Let a product read its first operand, along the axis that it sums over, in an order, i64 [K]."""
+    """Make a product read its first operand, along the axis that it sums over, in an order, i64 [K]."""
     rows = product.operands[0]
     first, *_ = linalg.get_indexing_maps(product)
     (summed,) = linalg.infer_contraction_dimensions(product).k
@@ -324,7 +323,7 @@ def _looked_up(generic: ir.Operation, parts: list[ir.Value], weight_format: Weig
 
 
 def _feeds_choice(weight: ir.Value) -> bool:
-    """Whether what its products give is chosen from, with no other product between."""
+    """Return True if a choice reads the products of a weight without another product between."""
     pending, seen = [weight], set[ir.Operation]()
     while pending:
         for use in pending.pop().uses:
@@ -349,7 +348,8 @@ def _axis_of(use: Any) -> int | None:
 
 
 def _product_axis(op: ir.Operation, operand: int) -> int | None:
-    """The axis of its second operand that a product sums over; None for another operand, operation, or form of sum."""
+    """Return the axis of its second operand that a product sums over; None for other operands, operations or forms of
+    sum."""
     if operand == 1 and op.name == "kv.expert_product":
         return 2
     if operand != 1 or not is_contraction(op):

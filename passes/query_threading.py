@@ -1,4 +1,4 @@
-"""Rows of all positions in the functions of a layer, from which each step's query chooses by landmarks."""
+"""Threading of the rows of all positions, from which each step's query selects by landmarks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from sscc.passes.row_threading import IndexedThreader
 
 
 class QueryThreader(IndexedThreader):
-    """Rows of all positions, from which each step's query chooses."""
+    """Threads rows of all positions, from which each step's query selects."""
 
     def check(self) -> None:
-        """Refuse landmarks that keys of this width cannot have."""
+        """Refuse landmarks that are impossible for this width of keys."""
         try:
             check_bits(self.rows.selector.landmark_bits, self.streams[0].width)
         except UsageError as error:
@@ -81,7 +81,7 @@ class QueryThreader(IndexedThreader):
         *states, position, base, active = added
         now, stores, landmarks, residents = parted(states, [count, count, len(self.landmarks())])
         stored = [*stores, *landmarks]
-        if not self.shares:  # else the layer that keeps the rows has updated them
+        if not self.shares:  # otherwise the layer that keeps the rows has updated them
             row = kv.Row(position, base, self.selects({}), position.type).row
             new_landmarks = self._landmarks_of(attended.rows[0])
             rows = [self.encoded(new) for new in attended.rows]
@@ -110,8 +110,8 @@ class QueryThreader(IndexedThreader):
         return out, [] if self.shares else [*now, *stored, *residents]
 
     def of_all_heads(self, query: ir.Value, sinks: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        """Return queries, and logits of learned sinks, of all heads that read a KV head, wherever they are: each rank
-        that has the KV head chooses its rows by them."""
+        """Return queries, and logits of learned sinks, of all heads that read a KV head, on whichever ranks they are.
+        Each rank that has the KV head selects its rows by all of them."""
         if self.peers is None:
             return query, list(sinks)
         return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
@@ -129,10 +129,10 @@ class QueryThreader(IndexedThreader):
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
         sinks: Sequence[ir.Value],
     ) -> ir.Value:  # fmt: skip
-        """Return the positions [B, Hkv, K] that queries choose.
+        """Return the positions [B, Hkv, K] that queries select.
 
         Args:
-            sinks: the logits of learned sinks, if there are any.
+            sinks: logits of learned sinks; None without them.
         """
         picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
         operands = (query, key, scores, position, active, *(sinks or [None]))
@@ -162,7 +162,7 @@ class QueryThreader(IndexedThreader):
 
 
 class QueryEnding(IndexedEnding):
-    """The end of a prompt from whose rows each step's query will choose."""
+    """The end of a prompt, if each step's query selects from its rows."""
 
     layer: QueryThreader
 
@@ -202,10 +202,10 @@ class QueryEnding(IndexedEnding):
     def _last_choice(
         self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]
     ) -> ir.Value:
-        """Return the positions [1, Hkv, K] that the last query of a prompt chooses.
+        """Return the positions [1, Hkv, K] that the last query of a prompt selects.
 
         Args:
-            observed: last queries as kept, then landmarks.
+            observed: the kept last queries, then landmarks.
         """
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
@@ -214,7 +214,7 @@ class QueryEnding(IndexedEnding):
         query, sinks = self.layer.of_all_heads(query, sinks)
         last = arith.SubIOp(length, one).result
         position = positions_tensor([1], last, last)
-        active = not_negative(position)  # as it always is: a step takes flags
+        active = not_negative(position)  # always true; the operation needs a flag
         scores = self.layer.landmark_scores(query, codes, scales, position, active)
         return self.layer.choose(query, ring, scores, position, active, sinks)
 

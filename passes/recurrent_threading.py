@@ -1,7 +1,7 @@
-"""The state of a gated linear recurrence in the functions of a layer.
+"""Threading of the state of a gated linear recurrence.
 
-A decode step updates the state of every slot (`kv.recurrent_step`), a chunk of a prompt that of the prompt in progress
-(`kv.recurrent_chunk`), and the end of a prompt copies it into its slot.
+A decode step updates the state of every slot (`kv.recurrent_step`), a chunk of a prompt updates that of the prompt in
+progress (`kv.recurrent_chunk`), and the end of a prompt copies it into its slot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class RecurrentThreader(StateThreader):
     """Threads the state of a layer's recurrence.
 
     Attributes:
-        state, prompt: the states of the slots, and that of the prompt in progress.
+        state: states of the slots.
+        prompt: state of the prompt in progress.
     """
 
     group_name: ClassVar[str] = "recurrence"
@@ -80,7 +81,7 @@ class RecurrentThreader(StateThreader):
         return chunk.out, [chunk.updated]
 
     def _add_end(self) -> None:
-        """Add the function that puts the state after a prompt into its slot."""
+        """Add the function that copies the state after a prompt into its slot."""
         slot = Argument("input", "slot", ir.IndexType.get())
         function = self.end_function(COMPRESS, [self.prompt, self.state, slot], [self.state])
         prompt, state, number = function.arguments

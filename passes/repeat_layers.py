@@ -1,11 +1,11 @@
-"""repeat-layers: a layer that was captured once stands for every layer of its kind.
+"""repeat-layers: one captured layer is repeated for every layer of its kind.
 
 What: the frontend exports only the first and the last layer of each kind (`sscc.kinds`), because torch.export
-costs far more than everything else. This pass checks that these two became the same function, operation by
-operation, and then repeats the first for each layer between them, with that layer's weights and locations.
+is by far the slowest step. This pass checks that the two are the same function, operation by operation, and then
+clones the first for each layer between them, with that layer's weights and locations.
 
-Why: compile time no longer grows with depth where it would hurt most, and the claim that layers are alike is
-confirmed on the programs themselves rather than believed.
+Why: the slowest step no longer grows with the number of layers, and the assumption that layers are equal is checked on
+their programs.
 
 Before::
 
@@ -35,9 +35,9 @@ After, with ``sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}``::
       return %0 : ..
     }
 
-When it does not apply: without `sscc.kinds` every layer was captured. Where first and last differ (a layer that
-depends on its own index), or the K and V that a layer shares might be those of a layer that was left out, it raises
-`LayersDiffer`, and the driver captures every layer.
+When it does not apply: without `sscc.kinds` every layer was captured. If first and last layer differ (a layer depends
+on its index), or a layer might share the K and V of a layer that was not captured, it raises `LayersDiffer`, and the
+driver captures every layer.
 
 Preserves: the captured layers.
 """
@@ -62,10 +62,10 @@ LAYER_NUMBER = "layer"
 
 
 class RepeatLayersErrors(ErrorKind):
-    OTHER_PROGRAMS = LayersDiffer, "layers {first} and {layer} look alike but compute differently in {entry}"
+    OTHER_PROGRAMS = LayersDiffer, "layers {first} and {layer} have equal modules, but compute differently in {entry}"
     SHARES_WITH_REPEATED = (
         LayersDiffer,
-        "layer {layer} shares the K and V of a layer that stands for others in {entry}",
+        "layer {layer} shares the K and V of a layer that is captured for others too in {entry}",
     )
 
 
@@ -99,7 +99,8 @@ def _confirm(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
 
 
 def _confirm_sources(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
-    """A layer whose K and V others attend to is no other's like: of those that were left out, none may be meant."""
+    """Raise LayersDiffer if a layer shares the K and V of one that is captured for others too: which of them it shares
+    is unknown."""
     for layer in kinds.captured:
         for op in walk(parts[f"{entry}.layer.{layer}"]):
             if op.name == "kv.shared_attention" and kinds.first.count(kinds.first[op.attributes["shares"].value]) > 1:

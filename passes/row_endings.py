@@ -1,4 +1,4 @@
-"""The end of a prompt in a layer that keeps rows: the choice of those that stay, and their way into the cache."""
+"""The end of a prompt in a layer that keeps rows: the selection of those that stay, and their copies to the cache."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sscc.passes.row_layers import RowLayer
 
 
 class RowEnding:
-    """Adds the functions that follow the last chunk of a prompt, where rows are gathered into a cache."""
+    """Adds the functions that run after the last chunk of a prompt, for rows that are copied into a cache."""
 
     def __init__(self, layer: RowLayer) -> None:
         self.layer = layer
 
     def add(self) -> None:
-        """Add `compress`, and `choose` where ranks that share KV heads have slots of their own."""
+        """Add `compress`, and `choose` if ranks that share KV heads have different slots."""
         if self.layer.split:
             self._of_own_slots()
         else:
@@ -99,8 +99,8 @@ class RowEnding:
         return []
 
     def _of_own_slots(self) -> None:
-        """Add what follows the last chunk where ranks that share KV heads have slots of their own: all of them choose
-        together (`choose`), and that which has the slot fills it (`compress`)."""
+        """Add the functions that run after the last chunk if ranks that share KV heads have different slots: `choose`,
+        which all of them run together, and `compress`, which only the rank that has the slot runs."""
         layer, index_type = self.layer, ir.IndexType.get()
         rows, selected, caches = layer.prompt_rows(), layer.selected(), layer.caches()
         length = Argument("input", "length", index_type)
@@ -130,7 +130,7 @@ class RowEnding:
 
 
 class IndexedEnding(RowEnding):
-    """The end of a prompt whose rows stay where they are, and of which an index names those that steps read."""
+    """The end of a prompt whose rows stay in place, and of which an index names those that steps read."""
 
     def filled_states(self) -> list[Argument]:
         """See `RowEnding`."""

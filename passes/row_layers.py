@@ -1,4 +1,4 @@
-"""Layers that keep rows: the arguments of their functions, and parts common to steps, chunks and ends of prompts."""
+"""Layers that keep rows: arguments of their functions, and parts common to steps, chunks and ends of prompts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sscc.passes.prompt_selection import PromptChoice
 
 
 class RowLayer(LayerThreader):
-    """A layer that attends, and the rows that it keeps or that another layer keeps for it.
+    """An attention layer, and the rows that it or another layer keeps.
 
     Args:
-        keeper: the attention of the layer whose rows it attends to, in the same entry.
+        keeper: attention of the layer whose rows it attends to, in the same entry.
 
     Attributes:
-        numbers: the inputs that say what is this layer's own, where layers differ in the number of rows that they keep.
-        split: True if ranks that share KV heads each have the rows of a part of the slots.
+        numbers: inputs with this layer's numbers of rows, if layers keep different ones.
+        split: True if ranks that share KV heads divide the slots among themselves.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RowLayer(LayerThreader):
         peers = None if parts is None else Peers.with_same_part(module, parts)
         self.peers = peers if peers is not None and peers.count > 1 else None
         self.split = self.peers is not None and self.divides_slots and facts.batch % self.peers.count == 0
-        if self.split and self.peers is not None:  # each has the rows of its part of the slots
+        if self.split and self.peers is not None:  # each rank has the rows of its part of the slots
             self.slots //= self.peers.count
 
     @property
@@ -80,11 +80,11 @@ class RowLayer(LayerThreader):
         return [self.argument(state) for state in states]
 
     def noted_states(self) -> list[Argument]:
-        """Return the states of what prefill keeps of the prompt's keys beside rows."""
+        """Return the states, besides rows, that prefill keeps of the prompt's keys."""
         return []
 
     def observed(self) -> list[Argument]:
-        """Return the states of the last queries of a prompt, and where they select of what attention found for them."""
+        """Return the states of the last queries of a prompt, and of their log-sum-exp if they select rows."""
         if OBSERVED not in self.states:
             return []
         queries = self.argument(self.states[OBSERVED])
@@ -130,7 +130,7 @@ class RowLayer(LayerThreader):
         return absorbed(queries, self.up(weight), self.attention.attributes["first"].value)
 
     def up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
-        """Return the weight that makes keys of latent rows, its value in the layer, and the views of it that lead to
+        """Return the weight that computes keys from latent rows, its value in the layer, and the views from it to
         `k_up`."""
         value, views = kv.operand_of(self.attention, "k_up"), list[ir.Operation]()
         while (op := producer(value)) is not None and is_view(op):
@@ -141,7 +141,7 @@ class RowLayer(LayerThreader):
         return arguments_of(self.function)[ir.BlockArgument(value).arg_number], value, views
 
     def up(self, weight: ir.Value) -> ir.Value:
-        """Return what makes keys of latent rows, of the weight as a function takes it."""
+        """Return the operand that computes keys from latent rows, from the weight as a function takes it."""
         _, value, views = self.up_weight()
         values: ValueMap = {value: weight}
         for view in views:

@@ -1,8 +1,8 @@
-"""Rows in the functions of a layer: the part of `thread-cache` that knows the algorithm.
+"""Threading of rows: the part of `thread-cache` that implements the algorithm.
 
-`RowThreader` is for rows that are gathered into a cache. Its subclasses are for rows that lie elsewhere: one behind the
-other where layers have different budgets, in the prompt where an index names those that steps read, and
-(`sscc.passes.query_threading`) in a store of all positions from which each step's query chooses.
+`RowThreader` is for rows that are copied into a cache. Its subclasses are for rows in other places: concatenated if
+layers have different budgets, in the prompt if an index names those that steps read, and
+(`sscc.passes.query_threading`) in a store of all positions from which each step's query selects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sscc.passes.row_layers import RowLayer
 
 
 class RowThreader(RowLayer):
-    """Threads rows that are gathered into a cache, its own or those of the layer that it shares them with."""
+    """Threads rows that are copied into a cache, that of the layer or of the layer that it shares rows with."""
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
@@ -40,11 +40,11 @@ class RowThreader(RowLayer):
         return function
 
     def ending(self) -> RowEnding:
-        """Return what adds the functions that follow the last chunk of a prompt."""
+        """Return the builder of the functions that run after the last chunk of a prompt."""
         return RowEnding(self)
 
     def check(self) -> None:
-        """Refuse rows that do not fill whole bytes as codes."""
+        """Refuse rows whose codes do not fill whole bytes."""
         for stream in self.streams:
             bits = self.rows.codec.partial_bits(stream.width)
             if bits:
@@ -60,7 +60,7 @@ class RowThreader(RowLayer):
         return self.rebuild(updated, [*read, *self.far_states(), *self.decode_inputs()], self._decode_attention)
 
     def far_states(self) -> list[Argument]:
-        """Return the states that a step reads and does not update: of each stream rows, then the index of those."""
+        """Return the states that a step reads but does not update: the rows of each stream, then their index."""
         return []
 
     def decode_inputs(self) -> list[Argument]:
@@ -76,7 +76,7 @@ class RowThreader(RowLayer):
             attended, (position, base, active) = self._of_own_slots(attended, position, base, active)
         wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
         now, topk = [self.window(cache, own) for cache in wholes], self.selects(own)
-        if not self.shares:  # else the layer that keeps the rows has updated them
+        if not self.shares:  # otherwise the layer that keeps the rows has updated them
             row = kv.Row(position, base, topk, position.type).row
             rows = zip(now, attended.rows, strict=True)
             now = [kv.UpdateRows(cache, self.encoded(new), row, active, cache.type).updated for cache, new in rows]
@@ -100,9 +100,8 @@ class RowThreader(RowLayer):
         return now
 
     def _of_own_slots(self, attended: Attended, *of_slots: ir.Value) -> tuple[Attended, list[ir.Value]]:
-        """Return what this one of the ranks that share KV heads attends to, with all query heads of these and of its
-        part of the slots alone; each of `of_slots` of that part. Queries go to the ranks that have the rows of their
-        slots."""
+        """Return the operands of attention on one of the ranks that share KV heads: with all query heads that read
+        these, and only for its part of the slots. Queries are sent to the ranks that have the rows of their slots."""
         peers = self.peers
         assert peers is not None
         sinks = tuple(peers.gathered(logits, 0) for logits in attended.sinks)
@@ -113,8 +112,8 @@ class RowThreader(RowLayer):
     def cached_attention(
         self, attended: Attended, valid: ir.Value, *segments: tuple[Sequence[ir.Value], ir.Value | None]
     ) -> ir.Value:
-        """Return attention over segments, each the rows of its streams and perhaps an index, whose rows `valid` [B, R]
-        numbers through."""
+        """Return attention over segments, each the rows of its streams with an optional index. `valid` [B, R] covers
+        the rows of all segments in order."""
         members, first = [], 0
         for rows, index in segments:
             slots, count = valid.type.shape[0], (rows[0] if index is None else index).type.shape[2]
@@ -140,7 +139,7 @@ class RowThreader(RowLayer):
         return out, [*now, *observed, *more]
 
     def noted_keys(self, keys: ir.Value, states: list[ir.Value], start: ir.Value) -> list[ir.Value]:
-        """Return the new values of what prefill keeps of a chunk's keys beside rows."""
+        """Return the new values of the states, besides rows, that prefill keeps of a chunk's keys."""
         return states
 
     def _chunk_attended(
@@ -174,7 +173,7 @@ class RowThreader(RowLayer):
 
 
 class BudgetThreader(RowThreader):
-    """Layers with budgets of their own, whose rows lie one behind the other in one cache."""
+    """Threads layers with different budgets, whose rows are concatenated in one cache."""
 
     def window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """Return the rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
@@ -188,7 +187,7 @@ class BudgetThreader(RowThreader):
 
 
 class IndexedThreader(RowThreader):
-    """Rows that stay in the prompt, where an index names those that steps read."""
+    """Threads rows that stay in the prompt, where an index names those that steps read."""
 
     def far_states(self) -> list[Argument]:
         """See `RowThreader`."""

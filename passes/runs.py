@@ -1,4 +1,4 @@
-"""Runs of equal calls, and what every parameter of their kernel gets from one call to the next."""
+"""Runs of equal calls, and how each parameter of their kernel varies from one call to the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INVARIANT, INDEXED, READ, INOUT, CARRIED, IN_MEMORY = (
 
 
 class NotLooped(Exception):
-    """Why a run stays as it is."""
+    """The reason why a run is not looped."""
 
 
 # -------------------------------------------------------------------------------------------------------------- runs
@@ -45,12 +45,12 @@ class CallRun:
         return self.calls[: len(self.calls) // self.count]
 
     def column(self, index: int) -> list[ir.Operation]:
-        """Call `index` of every repetition."""
+        """Return call `index` of every repetition."""
         return list(self.calls[index :: len(self.period)])
 
 
 def find_runs(calls: Sequence[ir.Operation]) -> list[CallRun]:
-    """Maximal repetitions, from the first call on: the longest, of the shortest period."""
+    """Yield maximal repetitions, from the first call on: the longest, with the shortest period."""
     names = [call.attributes["callee"].value for call in calls]
     runs = []
     start = 0
@@ -63,7 +63,7 @@ def find_runs(calls: Sequence[ir.Operation]) -> list[CallRun]:
 
 
 def _longest_repetition(names: Sequence[str], start: int) -> tuple[int, int]:
-    """(period, repetitions) of the longest repetition at `start`; (1, 1) where nothing repeats."""
+    """Return (period, repetitions) of the longest repetition at `start`; (1, 1) if nothing repeats."""
     best = (1, 1)
     for period in range(1, (len(names) - start) // 2 + 1):
         count = 1
@@ -79,7 +79,7 @@ def _longest_repetition(names: Sequence[str], start: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class LayerSlice:
-    """A slice of a stacked state: which state, and its first and next offset along axis 0."""
+    """A slice of a stacked state: the state, and its first and next offset along axis 0."""
 
     state: ir.Value
     base: int
@@ -88,14 +88,14 @@ class LayerSlice:
 
 @dataclass(frozen=True)
 class Formal:
-    """What a parameter of call `index` of the period gets: its class, and by class
+    """Classification of a parameter of call `index` of the period. Its class, and the fields that belong to it:
 
     * invariant: `values` is one value;
-    * indexed scalar: `numbers`, one per repetition; `tabled` where they are a layer's budget;
+    * indexed scalar: `numbers`, one per repetition; `tabled` if they are a layer's budget;
     * layer-indexed read: `values` has a weight per repetition;
     * layer-indexed in/out: `slice`;
-    * carried: `source` is the (call of the period, result) of the repetition before, `values` what the first one
-      gets; "" as class: `source` of the same repetition.
+    * carried: `source` is the (call of the period, result) of the previous repetition, `values` the initial value;
+      class "": `source` of the same repetition.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class Formal:
 
 
 class Plan:
-    """How a run is looped: a class for every parameter, and where every result goes.
+    """Plan for looping a run: a class for every parameter, and a destination for every result.
 
     Raises NotLooped.
     """
@@ -147,7 +147,7 @@ class Plan:
         if origins[0] is None and before is not None:
             return Formal(CARRIED, actuals[:1], source=before)
         if any(origin is not None for origin in origins):
-            raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
+            raise NotLooped(f"{self._name(index, number)} takes results of calls other than the previous one")
         numbers = [index_of(value) for value in actuals]
         if all(n is not None for n in numbers):
             tabled = arguments_of(self.callees[index])[number].name in (TOPK, FIRST)
@@ -157,7 +157,7 @@ class Plan:
         return Formal(INOUT, slice=self._slice(index, number, actuals))
 
     def origin_in_run(self, value: ir.Value) -> tuple[int, int, int] | None:
-        """(repetition, call of the period, result) that makes `value`; None for others."""
+        """Return (repetition, call of the period, result) that defines `value`; None for other values."""
         source = producer(value)
         if source is None or source not in self.position:
             return None
@@ -169,7 +169,7 @@ class Plan:
         offsets, states = [], set()
         for source in sources:
             if source is None or source.name != "tensor.extract_slice" or len(source.operands) != 1:
-                raise NotLooped(f"{what} differs from call to call, and is no slice of one state")
+                raise NotLooped(f"{what} differs from call to call, and is not a slice of one state")
             offsets.append(_layer_offset(source, what))
             states.add(self._root(source.operands[0]))
         if len(states) != 1:
@@ -179,14 +179,15 @@ class Plan:
         return LayerSlice(state, *_progression(offsets, what))
 
     def _claim(self, state: ir.Value, offsets: Sequence[int], index: int, what: str) -> None:
-        """No two layers may share a slice: what one writes, another would read."""
+        """Record the slices of a state. Two layers may not share a slice, because one would read what the other writes.
+        """
         for offset in offsets:
             owner = self.slots.setdefault((state, offset), (offsets.index(offset), index))
             if owner != (offsets.index(offset), index) or list(offsets).count(offset) > 1:
                 raise NotLooped(f"{what}: two layers share slice {offset} of a state")
 
     def _root(self, value: ir.Value) -> ir.Value:
-        """The state before the run of which `value` is a version."""
+        """Return the state before the run of which `value` is a later version."""
         source = producer(value)
         while source is not None and source.name == "tensor.insert_slice" and self.origin_in_run(source.operands[0]):
             value = source.operands[1]
@@ -200,7 +201,8 @@ class Plan:
     # -------------------------------------------------------------------------------------------------- results
 
     def _put(self, index: int, number: int) -> LayerSlice | None:
-        """The slices of a state that result `number` of call `index` is inserted into; None for other results."""
+        """Return the slices of a state into which result `number` of call `index` is inserted; None for other results.
+        """
         insertions = [self._insertion(call.results[number]) for call in self.run.column(index)]
         if all(insert is None for insert in insertions):
             return None
@@ -222,15 +224,15 @@ class Plan:
         return insertions[0] if len(insertions) == 1 and len(users) == 1 else None
 
     def _check_whole_states(self) -> None:
-        """Refuses a parameter that is all of a state of which the run writes slices: the loop would change it."""
+        """Refuse a parameter that is a whole state of which the run writes slices: the loop would change it."""
         written = {put.state for row in self.puts for put in row if put is not None}
         for index, row in enumerate(self.formals):
             for number, formal in enumerate(row):
                 if formal.kind == INVARIANT and formal.values[0] in written:
-                    raise NotLooped(f"{self._name(index, number)} is all of a state that the run writes")
+                    raise NotLooped(f"{self._name(index, number)} is a whole state of which the run writes slices")
 
     def _check_results(self) -> None:
-        """Refuses results that are read after the run, other than what the last repetition hands on or stores."""
+        """Refuse results that are read after the run, except those that the last repetition carries out or stores."""
         carried = {formal.source for formal in self.carried()}
         for index, row in enumerate(self.puts):
             for number, put in enumerate(row):
@@ -247,7 +249,7 @@ class Plan:
                 raise NotLooped(f"result {number} of {name} is read after the run and is not carried")
 
     def _on_chip(self, capacity: int) -> list[bool]:
-        """Per carried value, whether it stays on the chip; values updated in place stay in memory."""
+        """Return, for each carried value, True if it stays on the chip. Values updated in place stay in memory."""
         placed = []
         for formal in self.carried():
             index, number = formal.source
@@ -260,23 +262,23 @@ class Plan:
 
 
 def _layer_offset(op: ir.Operation, what: str) -> int:
-    """The offset along axis 0 of a slice or an insertion that takes one whole layer."""
+    """Return the offset along axis 0 of a slice or an insertion of one whole layer."""
     offsets, sizes = list(op.attributes["static_offsets"]), list(op.attributes["static_sizes"])
     whole = list(op.operands[1 if op.name == "tensor.insert_slice" else 0].type.shape)
     if any(offsets[1:]) or sizes != [1, *whole[1:]] or offsets[0] < 0:
-        raise NotLooped(f"{what} is not one layer of its state")
+        raise NotLooped(f"{what} is not a whole layer of its state")
     return int(offsets[0])
 
 
 def _common_source(origins: Sequence[tuple[int, int, int] | None]) -> tuple[int, int] | None:
-    """(call, result) if item i is that result of that call of repetition i, for all items."""
+    """Return (call, result) if item i is this result of this call in repetition i, for all items."""
     sources = {item[1:] for item in origins if item is not None}
     steady = all(item is not None and item[0] == index for index, item in enumerate(origins))
     return sources.pop() if steady and len(sources) == 1 else None
 
 
 def _in_place(value: ir.Value) -> bool:
-    """Whether a returned value is an argument of its function, updated in place."""
+    """Return True if a returned value is an argument of its function, updated in place."""
     while True:
         source = producer(value)
         if source is None:
@@ -295,8 +297,8 @@ def _in_place(value: ir.Value) -> bool:
 
 
 def _progression(numbers: Sequence[int], what: str) -> tuple[int, int]:
-    """(first, step) of numbers that are equally spaced."""
+    """Return (first, step) of equally spaced numbers."""
     steps = {after - before for before, after in pairwise(numbers)}
     if len(steps) != 1:
-        raise NotLooped(f"{what} takes {list(numbers)}, which is no arithmetic progression")
+        raise NotLooped(f"{what} takes {list(numbers)}, which is not an arithmetic progression")
     return numbers[0], steps.pop()

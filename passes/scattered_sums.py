@@ -1,12 +1,12 @@
-"""Sums over ranks that are rounded at once, each rank's part of them on that rank (of the pass shard).
+"""Sums over ranks that are rounded immediately, computed as reduce-scatter and all-gather (used by the pass shard).
 
-Of a sum that goes to all ranks, each sends its parts and then the parts of the sum that it has added up, both in the
-dtype that sums are accumulated in. Where the model rounds the sum before anything else, a rank adds up its part
-(reduce-scatter), rounds it, and the rounded parts are put together (all-gather): of bf16 three quarters of the bytes,
-and a part of the rounding. Numbers are the same bits, as each is added up and rounded as before.
+In an all-reduce each rank sends its parts and then its part of the sum, both in the dtype of accumulation. If the model
+rounds the sum before any other use, a rank adds up its part of the sum (reduce-scatter), rounds it, and the rounded
+parts are gathered (all-gather): for bf16 this takes three quarters of the bytes, and a rank rounds only a part. Results
+are bitwise equal, because each number is added up and rounded as before.
 
-Values that are put together only to be added up, as what shared and chosen experts give, are added up in parts, too,
-and put together once.
+Values that are gathered only to be added up, such as the outputs of shared and routed experts, are added up in parts
+and gathered once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sscc.passes.tiling import is_cast
 
 @dataclass(frozen=True)
 class ScatteredSums:
-    """Which sums it pays for, on a machine: what a rank runs on. An exchange more costs a message's latency."""
+    """Cost model of scattered sums, on the machine of one rank. An additional exchange costs a message's latency."""
 
     machine: Target
 
@@ -36,8 +36,8 @@ class ScatteredSums:
         return cls(get_target(module).of_rank(ranks))
 
     def rounding_of(self, value: ir.Value, peers: Peers) -> ir.Operation | None:
-        """What rounds a sum over `peers` of which each has the part `value`, where that is all that reads it, and where
-        exchanging the rounded parts costs less; else None."""
+        """Return the rounding of a sum over `peers`, of which each peer has the partial sum `value`, if it is the only
+        reader and exchanging rounded parts costs less; otherwise None."""
         users = [use.owner.operation for use in value.uses]
         if len(users) != 1 or not is_cast(users[0]) or axis_of(value, peers) is None:
             return None
@@ -46,13 +46,13 @@ class ScatteredSums:
 
 
 def axis_of(value: ir.Value, peers: Peers) -> int | None:
-    """The first axis that has a part of equal size for each peer."""
+    """Return the first axis that can be cut in one equal part per peer."""
     return next((axis for axis, size in enumerate(value.type.shape) if size % peers.count == 0), None)
 
 
 def gather_sums_once(function: Any) -> None:
-    """What is put together of pieces and then only meets, element by element, what is put together alike, meets it in
-    pieces, and what comes of it is put together. Between the two an axis may be expanded by axes of size 1."""
+    """Combine gathered values piecewise if they are only used element by element together with values gathered in the
+    same way; the result is gathered instead. An axis may be expanded by axes of size 1 between gathering and use."""
     for op in [op.operation for op in function.entry_block.operations]:
         if not _is_elementwise(op):
             continue
@@ -64,10 +64,10 @@ def gather_sums_once(function: Any) -> None:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """A value that is `gather`'s, or that with axes of size 1 more (`expand`), and that has one reader.
+    """The result of `gather`, possibly expanded with axes of size 1 (`expand`), which has one reader.
 
     Attributes:
-        axis: the axis of the value along which its pieces lie.
+        axis: axis of the value along which its pieces are concatenated.
     """
 
     gather: ir.Operation
@@ -98,7 +98,7 @@ class _Gathered:
         return Peers(grid_axes(self.gather), whole[axis] // piece[axis])
 
     def piece(self) -> ir.Value:
-        """This rank's piece, in the axes that the value has. Built at the insertion point."""
+        """Return this rank's piece, with the value's axes, built at the insertion point."""
         if self.expand is None:
             return self.gather.operands[0]
         shape = _piece_of(self.expand.results[0], self.axis, self.peers)
@@ -127,17 +127,18 @@ def _meet_in_pieces(op: ir.Operation, gathered: list[_Gathered]) -> None:
     op.erase()
     for one in gathered:
         one.erase()
-    count("sums in parts that are put together once")
+    count("sums in parts that are gathered once")
 
 
 def _piece_of(value: ir.Value, axis: int, peers: Peers) -> list[int]:
-    """The shape of a piece of a value along `axis`."""
+    """Return the shape of a piece of a value along `axis`."""
     shape = list(value.type.shape)
     return [*shape[:axis], shape[axis] // peers.count, *shape[axis + 1 :]]
 
 
 def _is_elementwise(op: ir.Operation) -> bool:
-    """Whether an operation makes each element of its result, in a tensor made anew, of those at its place in others."""
+    """Return True if an operation computes each element of a new tensor from the elements at the same place in others.
+    """
     if op.name != "linalg.generic" or len(op.results) != 1:
         return False
     identity = ir.AffineMap.get_identity(op.results[0].type.rank)

@@ -1,17 +1,17 @@
-"""shard: one program for all ranks, each with its part of the heads, feed-forward, experts' and vocabulary's weights.
+"""shard: one program for all ranks, each with a part of the heads, feed-forward, expert and vocabulary weights.
 
-What: every rank runs the same program on tensors of its own (single program, multiple data). An axis of a weight that
-products make is cut in blocks, one for each rank; whatever is computed from it element by element is cut alike; and
-where a product sums over a cut axis each rank has a part of the sum, which a collective adds up. What does not divide
-is computed by every rank.
+What: every rank runs the same program on its own tensors (single program, multiple data). An output axis of a weight is
+cut in blocks, one per rank; values computed from it element by element are cut in the same way; and if a product sums
+over a cut axis, each rank has a partial sum, which a collective adds up. Axes that cannot be divided are computed by
+every rank.
 
-Why: a step reads weights and rows of the cache, and ranks read their parts side by side.
+Why: a step is limited by reading weights and rows of the cache, and ranks read their parts concurrently.
 
-How it is decided: by what is captured, not by names. A cut of one axis of one value has consequences: operands that
-meet along this axis are cut alike, backwards to the weights and forwards to where a product sums over it. All
-consequences of a cut are possible, and then it is made, or it is not: none may reach a value that ranks have in common
-(the hidden state, tables, positions), or an operation that mixes what lies along the axis in another way than by a sum.
-Heads of attention are tried first, then the result of every product, in order.
+How it is decided: by the captured operations, not by names. A cut of one axis of one value has consequences: operands
+that correspond along this axis are cut too, backwards to the weights and forwards to a product that sums over it. A cut
+is made only if all of its consequences are possible: none may reach a value that all ranks need whole (the hidden
+state, tables, positions), or an operation that mixes elements along the axis by anything but a sum. Heads of attention
+are tried first, then the result of every product, in order.
 
 Before, on two ranks::
 
@@ -46,29 +46,30 @@ After, with `ranks=2`::
       %d = arith.addf %hidden, %sum : tensor<1x4xf32>
       return %d : tensor<1x4xf32>
 
-A product whose result is needed whole, as a norm or a choice follows, is cut too where that pays: each rank computes a
-part, and the parts are put together behind it. A decode step decides: the longer of reading the weight and computing
-with it, but for a rank's own part, against the latency of a message and the time in which a rank sends its part.
+A product whose whole result is needed, by a norm or a choice, is cut too if that pays: each rank computes a part, and
+the parts are gathered behind it. The decision compares the time saved in a decode step (the longer of reading the
+weight and computing with it, except for a rank's own part) with the latency of a message and the time for sending a
+rank's part.
 
-What ranks exchange of a sum are the parts as they are accumulated, in f32, and the sum is rounded once. With
-`sums=model` each rank rounds its part wherever the model rounds the sum, and sums that the model adds up before it
-needs them go together: of a bf16 model half the bytes or less, for the rounding of each part.
+Partial sums are exchanged as they are accumulated, in f32, and the sum is rounded once. With `sums=model` each rank
+rounds its partial sum if the model rounds the sum, and sums that the model adds up before using them are exchanged
+together: for a bf16 model this is half the bytes or less, at the cost of rounding each partial sum.
 
-Where a sum is rounded before anything else is done with it, and is large, each rank adds up and rounds its part of it,
-along the first axis that divides, and the rounded parts are put together: `shard.reduce_scatter`, and
-`shard.all_gather` behind the rounding. The bits are the same, and of bf16 a rank sends three quarters of the bytes.
-Two such sums that are added up next are added up in parts, and put together once. It is done where a link would take
-longer to send the rest than a message's latency: for prompts and steps of many slots, not for a single token.
+If a large sum is rounded before any other use, each rank adds up and rounds its part of it, along the first axis that
+divides, and the rounded parts are gathered: `shard.reduce_scatter`, and `shard.all_gather` behind the rounding. The
+bits are the same, and for bf16 a rank sends three quarters of the bytes. Two such sums that are added up next are added
+up in parts, and gathered once. This is done if a link would take longer to send the rest than a message's latency: for
+prompts and steps of many slots, not for a single token.
 
-KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
-it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
-cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
+If there are fewer KV heads than ranks, each KV head is on several neighbouring ranks, which have parts of the query
+heads that read it (`kv.head_parts`, from which thread-cache builds the collectives that keep their rows equal). Sums
+over axes with fewer parts than ranks are over one rank per part, along the first axes of the grid of ranks.
 
-When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do
-heads of attention where neither of the numbers of KV heads and of ranks divides the other. A model of which nothing can
-be cut is refused. A product whose result is needed whole stays whole where it takes less time than an exchange.
+When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do heads
+of attention if neither of the numbers of KV heads and of ranks divides the other. A model in which nothing can be cut
+is refused. A product whose whole result is needed stays whole if it takes less time than an exchange.
 
-Preserves: every operation, its order and location; what a rank computes of a cut value is that part of it.
+Preserves: every operation, its order and location; a rank computes a part of each cut value.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ from sscc.passes.scattered_sums import ScatteredSums, axis_of, gather_sums_once
 
 class ShardErrors(ErrorKind):
     AFTER_ENTRIES = UsageError, "the pass shard changes arguments of functions: run it before build-entries"
-    NOTHING_TO_CUT = UnsupportedError, "nothing of this model can be cut over {ranks} ranks: lower --tp"
+    NOTHING_TO_CUT = UnsupportedError, "no part of this model can be sharded over {ranks} ranks: lower --tp"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Shard(Pass):
         if not cuts:
             raise ShardErrors.NOTHING_TO_CUT(ranks=self.ranks)
         shape = shape_of_grid(self.ranks, parts_in(cuts))
-        assert shape is not None  # as all cuts are decided together
+        assert shape is not None  # `decide_cuts` makes only cuts that have a common grid
         make_grid(module, shape)
         apart = _cut_apart(module, cuts)
         _note_parts(module, cuts)
@@ -131,8 +132,8 @@ class Shard(Pass):
 
 
 def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
-    """Attentions whose heads are cut say over how many ranks their KV heads are, or those of the layer whose K and V
-    they share."""
+    """Record on each attention with sharded heads the number of ranks over which its KV heads, or those of the layer
+    whose K and V it shares, are cut."""
     attentions = [op for op in walk(module) if op.name in kv.ATTENDING and op.results[0] in cuts]
     keys = {
         op.attributes["layer"].value: cuts.get(kv.operand_of(op, "key"))
@@ -145,8 +146,8 @@ def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
 
 
 def _cut_apart(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> set[str]:
-    """The names of stored tensors that are cut differently in different functions, as an embedding that is also the
-    head may be: they become tensors of their own."""
+    """Return the names of stored tensors that different functions cut differently, such as an embedding that is also
+    the head: each function gets a separate tensor."""
     ways: dict[str, set[str]] = {}
     for function in functions(module):
         for value, argument in zip(function.arguments, arguments_of(function), strict=True):
@@ -156,8 +157,8 @@ def _cut_apart(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> set[str]:
 
 
 class _Rewriter:
-    """Gives the values of a function their sizes on a rank, and puts collectives where parts of sums are. With `rounds`
-    each rank rounds its part where the sum would be rounded."""
+    """Rewriter of a function: values get their sizes on a rank, and collectives are inserted at partial sums. With
+    `rounds` each rank rounds its partial sum if the sum would be rounded."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class _Rewriter:
         spaces = {index: space_of(op) for index, op in enumerate(self.ops) if self._meets(op)}
         for index, space in spaces.items():
             self._resize_made_anew(self.ops[index], space)
-        partial: dict[ir.Value, int] = {}  # and of how many parts
+        partial: dict[ir.Value, int] = {}  # values that are partial sums, with the number of parts
         summed: dict[ir.Value, int] = {}
         for index, op in enumerate(self.ops):
             if op.name == "tensor.extract_slice":
@@ -211,13 +212,13 @@ class _Rewriter:
         return (touched or captured) and not views
 
     def _keeps_parts(self, op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
-        """Whether an operation of parts of sums gives parts of a sum, as many, of numbers that are whole else."""
+        """Return True if the op is linear, so that it can run on partial sums before they are reduced."""
         numbers = {partial[value] for value in op.operands if value in partial}
         whole = not any(value in self.cuts for value in (*op.operands, *op.results))
         return whole and len(numbers) == 1 and _is_linear(op, partial, self.rounds)
 
     def _resize_made_anew(self, op: ir.Operation, space: Space) -> None:
-        """Tensors that are made anew (empty, filled) are made in the size of what they meet."""
+        """Give new tensors (empty, filled) the size of the values with which they are combined."""
         cuts = {letters[self.cuts[v].axis]: self.cuts[v] for v, letters in space.values if v in self.cuts}
         for index, value in enumerate(op.operands):
             source = producer(value)
@@ -245,12 +246,12 @@ class _Rewriter:
         sizes[cut.axis] = sum(segment.local for segment in inside) // step
         for name, numbers in (("offsets", offsets), ("sizes", sizes)):
             op.attributes[f"static_{name}"] = ir.DenseI64ArrayAttr.get(numbers)
-        if result not in self.cuts:  # a segment that every rank has whole
+        if result not in self.cuts:  # segments that every rank has whole
             assert sizes[cut.axis] == result.type.shape[axis]
 
     def _reduce(self, value: ir.Value, parts: int) -> None:
         source = producer(value)
-        assert source is not None  # what a function takes is no part of a sum
+        assert source is not None  # an argument is never a partial sum
         peers = Peers.with_each_part(self.module, parts)
         count("sums over ranks")
         rounding = self.scattered.rounding_of(value, peers)
@@ -262,10 +263,10 @@ class _Rewriter:
         value.replace_all_uses_except(total, total.owner.operation)
 
     def _scatter(self, value: ir.Value, peers: Peers, rounding: ir.Operation) -> None:
-        """Each rank rounds its part of a sum, and the rounded parts are put together."""
+        """Round each rank's part of a sum, and gather the rounded parts."""
         axis, made_anew = axis_of(value, peers), producer(rounding.operands[1])
-        assert axis is not None  # or it would not be scattered
-        assert made_anew is not None  # as a rounding writes a tensor of its own
+        assert axis is not None  # checked by `rounding_of`
+        assert made_anew is not None  # a rounding writes to a new tensor
         with ir.InsertionPoint(rounding), rounding.location:
             piece = peers.scattered_sum(value, axis)
             new = {value: piece, rounding.operands[1]: resized(made_anew, piece.type.shape)}
@@ -312,8 +313,8 @@ class _Rewriter:
 
 
 def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int], rounds: bool) -> bool:
-    """Whether an operation of parts of sums is a view, a sum of parts, or a product with whole numbers, or with
-    `rounds` one of these and rounding."""
+    """Return True if an operation on partial sums is a view, a sum of partial sums, or a product with whole values, or,
+    with `rounds`, one of these and rounding."""
     if op.name in VIEWS - {"tensor.concat"} or op.name == "linalg.transpose":
         return True
     if op.name != "linalg.generic":

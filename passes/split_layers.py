@@ -1,14 +1,13 @@
 """split-layers: each captured entry becomes one function per decoder layer, an embedding and a head.
 
-What: operations carry the module path they came from. The attention operators tell which part of a path names the
-layer, and other modules of the same list are layers too. An operation belongs to the layer that its path names, to the
-embedding when it depends on no layer, and to the head when it follows the last one. Each group becomes a function. A
-layer that attends to the very K and V of an earlier one says so (`kv.shared_attention`), and reads nothing of that
-layer.
+What: operations carry the module path they came from. The paths of attention operators show which component names the
+layer; other modules of the same list are layers too. An operation belongs to the layer that its path names, to the
+embedding if it depends on no layer, and to the head if it follows the last one. Each group becomes a function. A layer
+that attends to the K and V of an earlier one becomes `kv.shared_attention`, and reads no value of that layer.
 
-What the embedding makes of the tokens may go to layers besides the hidden state. Where one tensor has a slice for every
-layer (inputs per layer), the embedding gives it with the layers in front, and each layer takes its slice
-(`layer_input.0`); what layers read whole is handed to all of them, like a table.
+Layers may read other results of the embedding than the hidden state. If a tensor has a slice for every layer (per-layer
+inputs), the embedding returns it with the layers as first axis, and each layer reads its slice (`layer_input.0`); a
+tensor that layers read whole is passed to all of them, like a table.
 
 Why: kernels are layers. A layer that consumes exactly the hidden state, tables of positions (rotary), its
 weights and its own K/V can run layer-major over the chunks of a prompt, and N equal layers can become one
@@ -47,8 +46,8 @@ After::
       return %logits : ..
     }
 
-When it does not apply: a layer that reads a value of a layer other than the one before it (but for K and V, both, as
-they are), and one that reads another layer's slice of such a tensor, are refused with the source line of the reader.
+When it does not apply: a layer that reads a value of a layer other than the previous one (except both K and V,
+unchanged), or another layer's slice of such a tensor, is refused with the source line of the reader.
 
 Preserves: every operation and its location; constants are cloned to their users.
 """
@@ -76,20 +75,20 @@ from sscc.passes.transposes import transposed
 
 EMBED = -1
 CHOICE = "choice"
-"""The name of the positions that an index chooses, where later layers take them over: an input of these, and a result
-of every layer with an index."""
+"""Name of the positions that an index selects, if later layers reuse them: an input of these layers, and a result of
+every layer with an index."""
 LAYER_INPUT = "layer_input"
-"""Begins the names of inputs of which every layer has its own."""
+"""Prefix of inputs with a separate value for every layer."""
 
 
 class LayersDiffer(InternalError):
-    """Two layers of one kind became different programs, so that every layer has to be captured."""
+    """Two layers of one kind have different programs, so that every layer has to be captured."""
 
 
 class SplitLayersErrors(ErrorKind):
-    NO_ATTENTION = UnsupportedError, "{entry} has no attention operator, and so no layers to split"
-    READS_LATER_LAYER = UnsupportedError, "{origin}layer {layer} reads a value that layer {source} makes"
-    OTHER_SLICE_OF_KIND = LayersDiffer, "layer {layer} reads slice {index} of what the embedding makes"
+    NO_ATTENTION = UnsupportedError, "{entry} has no attention operator, so there are no layers to split"
+    READS_LATER_LAYER = UnsupportedError, "{origin}layer {layer} reads a value computed by layer {source}"
+    OTHER_SLICE_OF_KIND = LayersDiffer, "layer {layer} reads slice {index} of a result of the embedding"
     OTHER_SLICE = (
         UnsupportedError,
         "{origin}layer {layer} reads slice {index} of the inputs per layer that the embedding makes, but it may read "
@@ -135,7 +134,7 @@ class SplitLayers(Pass):
 
 
 class _Splitter:
-    """Splits one captured function. Stages are numbered -1 (embedding), 0 .. L-1 (layers), L (head)."""
+    """Splitter of one captured function. Stages are numbered -1 (embedding), 0 .. L-1 (layers), L (head)."""
 
     def __init__(self, module: ir.Module, function: Any) -> None:
         self.module = module
@@ -145,7 +144,7 @@ class _Splitter:
         _share(function)
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        layers: dict[int, list[ir.Operation]] = {}  # whose numbers are not consecutive where layers repeat
+        layers: dict[int, list[ir.Operation]] = {}  # layer numbers are not consecutive if layers repeat
         for op in (op for op in self.ops if op.name in kv.STATEFUL):
             layers.setdefault(op.attributes["layer"].value, []).append(op)
         if not layers:
@@ -177,7 +176,7 @@ class _Splitter:
         self._find_choices()
 
     def _find_choices(self) -> None:
-        """Note what indexes choose, by layer, where another layer reads any of it; none elsewhere."""
+        """Record the selections of indexes, by layer, if another layer reads any of them; otherwise none."""
         choices = {op.results[0]: self.stage[op] for op in self.ops if op.name == "kv.index"}
         read = ((value, stage) for op, stage in self.stage.items() for value in outer_values(op))
         taken = any(value in choices and choices[value] < stage < self.layers for value, stage in read)
@@ -194,8 +193,8 @@ class _Splitter:
         return taken
 
     def _share_tables(self) -> None:
-        """Makes one of what the embedding computes several times alike: a model may make a table for each layer, and
-        layers that read different ones are not equal."""
+        """Merge equal computations of the embedding: a model may compute a table for each layer, and layers that read
+        different tables are not equal."""
         numbers: dict[ir.Value, int] = {}
         first: dict[str, ir.Operation] = {}
         kept: list[tuple[ir.Operation, int]] = []
@@ -211,7 +210,8 @@ class _Splitter:
         self.ops, self.stage = [op for op, _ in kept], dict(kept)
 
     def _sink_to_head(self) -> None:
-        """Moves what only the head reads (index arithmetic on the last position) out of the embedding."""
+        """Move operations that only the head uses (index arithmetic on the last position) from the embedding to the
+        head."""
         head_only: set[ir.Value] = set()
         read_elsewhere: set[ir.Value] = set()
         for op in reversed(self.ops):
@@ -221,8 +221,8 @@ class _Splitter:
             (head_only if self.stage[op] == self.layers else read_elsewhere).update(outer_values(op))
 
     def _join_reshapes(self) -> None:
-        """Where a layer reads the hidden state and what that was reshaped from, which is one value given twice, it
-        reads the first alone, and reshapes it back."""
+        """If a layer reads both the hidden state and the value from which it was reshaped, which are the same data, let
+        it read only the first, and reshape it back."""
         placed = [(op, self.stage[op]) for op in self.ops]
         readers: dict[ir.Value, list[tuple[ir.Operation, int]]] = {}
         for op, stage in placed:
@@ -267,7 +267,7 @@ class _Splitter:
         slices = self._layer_inputs(crossing[: self.layers])
         tables = self._tables(crossing[: self.layers], slices)
         hidden = [self._hidden_into(stage, crossing[stage], {*tables, *slices}) for stage in range(self.layers + 1)]
-        # The positions themselves are no table: who calls a layer has them.
+        # The positions themselves are not a table: callers of a layer have them.
         own = [table for table in tables if table not in self.arguments]
         stacks = list(dict.fromkeys(slices.values()))
         self._build("embed", groups[EMBED], [], [hidden[0], *own], stacks=stacks)
@@ -281,10 +281,10 @@ class _Splitter:
         self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))
 
     def _layer_inputs(self, crossing: list[dict[ir.Value, ir.Operation]]) -> dict[ir.Value, _Stack]:
-        """What layers read of tensors in which every layer has a slice."""
+        """Return the slices that layers read of tensors with a slice for every layer."""
         embedded = {v for reads in crossing for v in reads if self._stage_of(v) == EMBED and v in self.of_token}
         parts = {value: part for value, part in ((value, _slice_of(value)) for value in embedded) if part is not None}
-        # The hidden state may be a slice of something too: what several layers have slices of is what is meant.
+        # The hidden state may be a slice too, so only tensors of which several layers read slices count.
         counts = Counter(stack for stack, _ in parts.values())
         slices: dict[ir.Value, _Stack] = {}
         for layer, reads in enumerate(crossing):
@@ -302,7 +302,7 @@ class _Splitter:
         return slices
 
     def _crossing(self, ops: list[ir.Operation], stage: int) -> dict[ir.Value, ir.Operation]:
-        """Values that `ops` read from earlier stages, weights left out, with their first reader."""
+        """Return values that `ops` read from earlier stages, except weights, with their first reader."""
         first_readers: dict[ir.Value, ir.Operation] = {}
         for op in ops:
             for value in outer_values(op):
@@ -320,8 +320,8 @@ class _Splitter:
     def _hidden_into(
         self, stage: int, crossing: dict[ir.Value, ir.Operation], inputs: Container[ir.Value]
     ) -> ir.Value:
-        """The hidden state that a stage reads; `inputs` is what layers get besides. The first layer's is a table, too,
-        where later ones read it whole."""
+        """Return the hidden state that a stage reads; `inputs` are the other inputs of layers. The first layer's hidden
+        state is also a table if later layers read all of it."""
         hidden: dict[ir.Value, ir.Operation] = {}
         embedded = [value for value in crossing if self._stage_of(value) == EMBED and value in self.of_token]
         besides = {value for value in embedded if value in inputs} if stage < self.layers else set()
@@ -352,8 +352,8 @@ class _Splitter:
     def _tables(
         self, crossing: list[dict[ir.Value, ir.Operation]], slices: Container[ir.Value]
     ) -> list[ir.Value]:
-        """What layers read of the embedding: values of positions only (rotary tables), and those of tokens that later
-        layers read whole. In program order."""
+        """Return the values that layers read from the embedding, in program order: values of positions only (rotary
+        tables), and values of tokens that later layers read whole."""
         tables = {
             value
             for layer, reads in enumerate(crossing)
@@ -375,8 +375,8 @@ class _Splitter:
         layer: int | None = None,
         stacks: Mapping[_Stack, Sequence[ir.Value]] | Sequence[_Stack] = (),
     ) -> None:
-        """A function of `ops`. Of `stacks` the embedding gives all slices, and a layer takes its own, which it has as
-        these values."""
+        """Return a function of `ops`. For each of `stacks` the embedding returns all slices, and a layer reads its own.
+        """
         arguments = [Argument("input", name, v.type) for name, v in zip(self._names(reads), reads, strict=True)]
         if layer is not None:
             arguments += [Argument("input", _input_name(n), s.slice_type) for n, s in enumerate(stacks)]
@@ -412,8 +412,8 @@ class _Splitter:
             func.ReturnOp([*(values[value] for value in writes), *slices])
 
     def _names(self, values: list[ir.Value]) -> list[str]:
-        """Return the names of the hidden state and of tables, which follow it, and of a choice; an argument of the
-        program keeps its own."""
+        """Return the names of the hidden state, of tables, which follow it, and of a choice. An argument of the program
+        keeps its name."""
         numbers = itertools.count()
 
         def name(value: ir.Value) -> str:
@@ -430,7 +430,7 @@ class _Splitter:
 
 @dataclass(frozen=True)
 class _Stack:
-    """A value in which every layer has a slice along `axis`."""
+    """A value with a slice for every layer along `axis`."""
 
     value: ir.Value
     axis: int
@@ -442,7 +442,7 @@ class _Stack:
 
     @property
     def type(self) -> ir.Type:
-        """With the layers in front."""
+        """Type with the layers as first axis."""
         sizes = [self.value.type.shape[self.axis], *self.slice_type.shape]
         return tensor_type(sizes, self.value.type.element_type)
 
@@ -452,7 +452,8 @@ class _Stack:
 
 
 def _slice_of(value: ir.Value) -> tuple[_Stack, int] | None:
-    """Which slice of what a value is, where it is one of several along an axis, which it lacks."""
+    """Return the tensor and index of which a value is a slice along an axis that the value lacks; None for other
+    values."""
     source = producer(value)
     while source is not None and source.name in ("tensor.collapse_shape", "tensor.expand_shape"):
         source = producer(source.operands[0])
@@ -473,7 +474,7 @@ def _input_name(number: int) -> str:
 
 
 def _share(function: Any) -> None:
-    """Makes `kv.shared_attention` of attention to the K and V of an earlier layer."""
+    """Turn attention to the K and V of an earlier layer into `kv.shared_attention`."""
     sources: dict[tuple[ir.Value, ir.Value], ir.Operation] = {}
     for op in [op.operation for op in function.entry_block.operations]:
         if op.name != "kv.self_attention":
@@ -492,7 +493,7 @@ def _share(function: Any) -> None:
 
 
 def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:
-    """A word that stands for a value: the same one for constants and empty tensors that are alike."""
+    """Return a word for a value: the same one for equal constants and equal empty tensors."""
     source = producer(value)
     if source is not None and is_rematerialised(source) and not list(source.operands):
         return describe(source, {})
@@ -500,7 +501,7 @@ def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:
 
 
 def _sizes(value: ir.Value) -> list[int]:
-    """The dimensions of a tensor that are not 1."""
+    """Return the dimensions of a tensor that are not 1."""
     return [size for size in value.type.shape if size != 1]
 
 
@@ -512,7 +513,7 @@ def _layer_prefixes(layers: list[list[ir.Operation]]) -> list[str]:
     """Return the module path of each layer, from the paths of its operators that depend on earlier tokens.
 
     With several layers it ends at the component in which the first two layers' paths differ; with one, at the last
-    numeric component of what its operators' paths have in common.
+    numeric component of its operators' common prefix.
     """
     apart = [op for operators in layers for op in operators if not any(map(str.isdigit, _path(op)))]
     if apart:
@@ -531,11 +532,11 @@ def _layer_prefixes(layers: list[list[ir.Operation]]) -> list[str]:
 
 
 def _stateless_prefixes(ops: Iterable[ir.Operation], known: Mapping[int, str], layers: int) -> dict[int, str]:
-    """Return the module paths of layers without an operator that depends on earlier tokens, by number: those that stand
-    in one list with the `known` layers, which are numbered as the list is.
+    """Return the module paths of layers without an operator that depends on earlier tokens, by number: modules in the
+    same list as the `known` layers, numbered as the list is.
 
     Args:
-        layers: how many the model has.
+        layers: number of layers of the model.
     """
     stems = {prefix.rpartition(".")[0] for prefix in known.values()}
     numbered = all(prefix.rpartition(".")[2] == str(number) for number, prefix in known.items())

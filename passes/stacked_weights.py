@@ -1,4 +1,4 @@
-"""Entries whose layers' weights become one stacked argument."""
+"""Entries in which the weights of several layers become one stacked argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sscc.ir.builders import STORED, Argument, arguments_of, extract_slice
 
 
 class EntrySignature:
-    """An entry's arguments, some of which are being replaced by stacks."""
+    """The arguments of an entry while some of them are replaced by stacks."""
 
     def __init__(self, entry: Any) -> None:
         self.entry = entry
@@ -27,7 +27,7 @@ class EntrySignature:
         return isinstance(value.owner, ir.Block) and self.argument(value).role in STORED
 
     def stack(self, argument: Argument) -> ir.Value:
-        """The value of a stacked argument, added to the entry where it is new."""
+        """Return the value of a stacked argument, which is added to the entry if it is new."""
         if argument.name not in self.stacked:
             value = self.entry.entry_block.add_argument(argument.type, self.entry.location)
             self.arguments.append(argument)
@@ -37,7 +37,7 @@ class EntrySignature:
         return self.stacked[argument.name]
 
     def take_from_stacks(self, stacks: dict[tuple[str, ...], Argument]) -> None:
-        """A weight that is also used by itself becomes a slice of the stack that it is in, so it is stored once."""
+        """Replace a weight that is also used by itself with a slice of its stack, so that it is stored once."""
         layers = {name: (names, index) for names in stacks for index, name in enumerate(names)}
         for argument, value in list(zip(self.arguments, self.entry.arguments, strict=True)):
             if argument.name in layers and any(True for _ in value.uses) and argument.name not in self.stacked:
@@ -49,7 +49,7 @@ class EntrySignature:
                 value.replace_all_uses_with(part)
 
     def finish(self) -> None:
-        """Drops the weights that nobody uses any more, and writes the function's type."""
+        """Remove unused weights, and update the function's type."""
         block = self.entry.entry_block
         for index in reversed(range(len(self.arguments))):
             if self.arguments[index].role in STORED and not any(True for _ in block.arguments[index].uses):
@@ -61,7 +61,7 @@ class EntrySignature:
 
 
 def stack_name(names: Sequence[str]) -> str:
-    """`model.layers.0-31.mlp.up_proj.weight` for the weights of 32 layers."""
+    """Return the name of stacked weights: `model.layers.0-31.mlp.up_proj.weight` for those of 32 layers."""
     columns = list(zip(*(name.split(".") for name in names), strict=False))
     return ".".join(column[0] if len(set(column)) == 1 else _numbers(column) for column in columns)
 

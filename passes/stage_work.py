@@ -1,5 +1,5 @@
-"""How long the stages of a kernel take, estimated before any of them has units: for placing them, and for choosing how
-many tiles they exchange in."""
+"""Estimated times of the stages of a kernel before compute units are assigned, for placing stages and for choosing the
+number of tiles of an exchange."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sscc.passes.tiling import is_contraction, is_dequantisation
 
 
 def work_of(ops: Iterable[ir.Operation], units: Units) -> float:
-    """Seconds that the operations of a stage's body take of one compute unit."""
+    """Return the seconds that the operations of a stage's body take on one compute unit."""
     return sum(_seconds(op, units) for op in ops if computes(op))
 
 
 def exchanges(ops: Iterable[ir.Operation]) -> bool:
-    """Whether operations send values to other ranks."""
+    """Return True if operations send values to other ranks."""
     return any(op.name in EXCHANGES for op in ops)
 
 
 def _seconds(op: ir.Operation, units: Units) -> float:
-    """Seconds that an operation takes of one compute unit: its products at their peak, or what is done element by
-    element, so many operations for each."""
+    """Return the seconds that an operation takes on one compute unit: of its products at peak rate, or of its
+    element-wise operations."""
     if is_contraction(op) or op.name in _OF_PRODUCTS:
         factors = [value.type.element_type for value in op.operands if isinstance(value.type, ir.RankedTensorType)][:2]
         peak = units.bf16_flops if all(str(type_) == "bf16" for type_ in factors) else units.f32_flops
@@ -46,13 +46,13 @@ _OF_PRODUCTS = frozenset(
     {*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product", *_RECURRENT,
      "kv.choose_by_index", "kv.attend_chosen"}
 )
-"""Operations of which `points_of` counts the operations of products."""
+"""Operations for which `points_of` counts the arithmetic of products."""
 
 
 def points_of(op: ir.Operation) -> int:
-    """Points of an operation's iteration space; for attention, operations of its scores, also those by landmarks, and
-    of the sum of values. Of a prompt a chunk sees half of the rows in the mean. For a recurrence, operations of
-    products with the state."""
+    """Return the points of an operation's iteration space. For attention, operations of its scores (by landmarks too)
+    and of the weighted sum of values; a chunk of a prompt sees half of the rows on average. For a recurrence,
+    operations of products with the state."""
     if op.name in _RECURRENT:
         state, tokens = prod(kv.operand_of(op, "state").type.shape), kv.operand_of(op, "query").type.shape[1]
         return 2 * int(state * tokens) * (3 if "beta" in kv.operands_of(op) else 2)
@@ -60,7 +60,7 @@ def points_of(op: ir.Operation) -> int:
         return 2 * int(prod(kv.operand_of(op, "query").type.shape) * kv.operand_of(op, "keys").type.shape[2])
     if op.name == "kv.attend_chosen":
         return 4 * int(prod(kv.operand_of(op, "query").type.shape) * kv.operand_of(op, "chosen").type.shape[3])
-    if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
+    if op.name == "kv.latent_chunk_attention":  # attention, and the products that compute keys and values
         _, heads, queries, width = kv.operand_of(op, "query").type.shape
         rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
         return 2 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
@@ -70,7 +70,7 @@ def points_of(op: ir.Operation) -> int:
         rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
         rows = rows // 2 if op.name == "kv.chunk_attention" else rows
         points = 4 * int(slots * heads * queries * width * rows)
-        if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
+        if op.name == "kv.query_attention":  # byte products, four at a time: one product and one sum for each four
             points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2
         return points
     if op.name == "kv.expert_product":

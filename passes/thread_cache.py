@@ -6,24 +6,24 @@ the prompt selects rows the collection of observation queries and of their log-s
 function is added: SnapKV scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these,
 written into a slot of the decode cache. Nothing is fused: the algorithm stands as a person would write it.
 
-Why: a model as captured knows no cache. With the cache's size fixed here, every tensor after this pass has static
-sizes that do not grow with the context.
+Why: a captured model has no cache. This pass fixes the cache's size, so that all later tensors have static sizes that
+do not grow with the context.
 
-With indexed rows (`--kv-rows indexed`) `compress` copies the rows of a prompt that fits the cache, and of a longer one
-sinks and ring, and writes the selected positions. Decode attends to two segments: the cache, and the selected rows of
-the prompt, which an index names; `kv.validity` says in the place of which rows of the cache these stand.
+With indexed rows (`--kv-rows indexed`) `compress` copies all rows of a prompt that fits the cache, or the sinks and
+ring of a longer one, and writes the selected positions. Decode attends to two segments: the cache, and the selected
+rows of the prompt, which an index names; `kv.validity` says which rows of the cache they replace.
 
-Where every step's query chooses (`--kv-policy query`), the rows of all positions stay where prefill and decode write
-them, and beside them landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position,
-scores the landmarks, chooses rows, and attends to them as a second segment.
+If every step's query selects (`--kv-policy query`), the rows of all positions stay where prefill and decode write them,
+together with landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position, scores the
+landmarks, selects rows, and attends to them as a second segment.
 
-Where prompts are scored by a rule of one's own (`--kv-policy FILE`), functions of the module say how (`sscc.rule`), one
-for each kind of layers. Their operations are copied into `compress`, in the place of `kv.observation_scores`, and what
-they give is pooled where the rule asks for it; the functions go.
+If a user's rule scores prompts (`--kv-policy FILE`), the module has a function with the rule's operations (`sscc.rule`)
+for each kind of layers. These operations are cloned into `compress` in place of `kv.observation_scores`, and the scores
+are pooled if the rule requests it; the functions are removed.
 
-With encoded rows (`--kv-dtype int8` or `int4`) the caches are i8: `kv.gather` encodes what it puts into them, and the
-row of a decode step passes `kv.quantize_rows`. Where queries choose, so do the rows of a prompt on their way into its
-scratch, which is i8 too, and `kv.causal_attention` is over what they stand for. Landmarks are made of keys before that.
+With encoded rows (`--kv-dtype int8` or `int4`) the caches are i8: `kv.gather` encodes the rows that it copies, and the
+row of a decode step passes through `kv.quantize_rows`. If queries select, so do the rows of a prompt on their way into
+its scratch, which is i8 too, and `kv.causal_attention` uses the decoded rows. Landmarks are made from unencoded keys.
 
 Before::
 
@@ -75,31 +75,31 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
-Where ranks share KV heads (`kv.head_parts`, of the pass shard), they have the same rows, and choose together. At the
-end of a prompt their scores are summed before they are pooled; where a step's query chooses, it is scored with those of
-all of them. If they divide the slots, each has the rows of its part alone: a step sends queries to the ranks that have
-the slots, by all_to_all, attends there with all heads that read a KV head, and sends back what comes of it; what
-follows a prompt's last chunk is two functions then, `choose`, which all of them run, and `compress` with `own_slot` in
-the place of `slot`, for the rank that has it.
+Ranks that share KV heads (`kv.head_parts`, of the pass shard) have the same rows and select together. At the end of a
+prompt their scores are summed before they are pooled; if a step's query selects, it is scored together with those of
+the other ranks. If the ranks divide the slots among themselves, each has only the rows of its slots: a step sends
+queries to the ranks that have the slots, by all_to_all, attends there with all heads that read a KV head, and sends the
+results back. Two functions then run after a prompt's last chunk: `choose`, on all of these ranks, and `compress`, with
+`own_slot` in place of `slot`, on the rank that has the slot.
 
-A layer that shares the K and V of an earlier one (`kv.shared_attention`) has no state and no `compress` of its own: it
-attends to the rows of that layer, which has updated them in this step, or appended them in its phase of a prompt, and
-to those that its prompt selected. Where queries choose, it chooses by its own query and that layer's landmarks.
+A layer that shares the K and V of an earlier one (`kv.shared_attention`) has neither state nor `compress`: it attends
+to the rows of that layer, which has updated them earlier in this step, or appended them in its phase of a prompt, and
+to those that were selected for it. If queries select, it selects by its own query and that layer's landmarks.
 
-Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
-same heads and widths. A layer whose rows others share is one by itself (`sscc.shares`). A layer that attends within a
-window of fewer positions than the longest sequence, which slides or is the query's chunk, keeps exactly these, in a
-ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+Layers with the same kind of cache are a group (`kv.groups`, `sscc.layers`): equal windows, heads and widths. A layer
+whose rows others share is a group by itself (`sscc.shares`). A layer with a window shorter than the longest sequence,
+sliding or chunked, keeps exactly the window's positions, in a ring; the other layers follow the requested geometry. An
+operation's `kv.group` names its group.
 
 A layer with a short convolution (`kv.short_convolution`) keeps its last inputs, in a group of layers of equal sizes
 (`sscc.passes.input_threading`); one with a recurrence (`kv.recurrence`) keeps its state
-(`sscc.passes.recurrent_threading`). Where the layer has another operator too, that group stands beside the first one's
-(`sscc.beside`): the layer's function has the states of all, and the end of a prompt a `compress` for each. Layers
-without such an operator are a group that keeps nothing (`stateless`), and stay as they are.
+(`sscc.passes.recurrent_threading`). If the layer has another such operator too, this is an additional group of the
+layer (`sscc.beside`): the layer's function has the states of both, and a prompt ends with a `compress` for each. Layers
+without such an operator are a group without state (`stateless`), and are unchanged.
 
-When it does not apply: a layer with several operators of one kind, layers with equal K and V but other
-queries, and a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where
-layers share.
+When it does not apply: a layer with several operators of one kind, layers with equal K and V but different queries, and
+a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` with shared K and
+V.
 
 Preserves: every other operation, locations, the order of arguments (new ones are appended).
 """
@@ -159,7 +159,7 @@ class ThreadCache(Pass):
         }
 
         def threader(function: Any) -> LayerThreader:
-            """Return what threads the state of the first operator that a function still has."""
+            """Return the threader for the first operator whose state a function still lacks."""
             (entry, layer), operator = _place(function), operators_of(function)[0]
             group = group_of[layer, _role(operator)]
             if operator.name in OTHER_THREADERS:
@@ -195,33 +195,33 @@ THREADERS: dict[type[RowStore], type[RowLayer]] = {
     AllRows: QueryThreader,
     ChosenRows: ChosenThreader,
 }
-"""The class that rewrites the functions of a layer that attends, by the store of its rows."""
+"""Threader of attention layers, by the store of their rows."""
 OTHER_THREADERS: dict[str, type[StateThreader]] = {
     "kv.index": IndexThreader,
     "kv.short_convolution": InputThreader,
     "kv.recurrence": RecurrentThreader,
 }
-"""The class that threads another state through the functions of a layer, by the operator that keeps it."""
+"""Threader of other states, by the operator that keeps the state."""
 
 
 ATTENTION = "attention"
-"""The role of what attends."""
+"""Role of attention operators."""
 CHOSEN = "chosen"
-"""The name of a group of layers that attend to rows that an index chooses."""
+"""Name of a group of layers that attend to rows selected by an index."""
 _EVERYTHING = Span()
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The properties that the layers of a group have in common.
+    """Properties that the layers of a group have in common.
 
     Attributes:
         operator: `ATTENTION`, the name of the operation that keeps their state, or `STATELESS`.
-        sizes: of query heads and rows, or of another state (`StateThreader.sizes_of`).
+        sizes: sizes of query heads and rows, or of another state (`StateThreader.sizes_of`).
         beside: True if the layers have another operator, which comes first.
-        window: within which they attend.
-        shared_layer: the group's only layer, where others share its rows.
-        chosen: rows that an index chooses for a token; 0 where none does.
+        window: attention window.
+        shared_layer: the group's only layer, if others share its rows.
+        chosen: number of rows that an index selects for a token; 0 without an index.
     """
 
     operator: str
@@ -233,18 +233,18 @@ class _Kind:
 
 
 Kinds = dict[tuple[int, str], _Kind]
-"""By layer and the name of its operator (`_role`)."""
+"""Kinds by layer and role of the operator (`_role`)."""
 
 
 def _kinds(operators_of_layers: Mapping[tuple[str, int], Sequence[ir.Operation]], geometry: Geometry) -> Kinds:
-    """Return the kinds of what layers keep.
+    """Return the kinds of states that layers keep.
 
     Args:
-        operators_of_layers: the operators of each layer's function, by entry and number.
+        operators_of_layers: operators of each layer's function, by entry and number.
 
     Raises:
-        UnsupportedError: a layer keeps something else in decode than in prefill, or layers with equal rows have other
-            queries or heads.
+        UnsupportedError: a layer keeps another state in decode than in prefill, or layers with equal rows have
+            different queries or heads.
     """
     kinds: Kinds = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
@@ -268,7 +268,7 @@ def _kinds(operators_of_layers: Mapping[tuple[str, int], Sequence[ir.Operation]]
         attended = Attended.by(operator)
         query, *rows = heads_and_dims([attended.query, *attended.rows])
         if attended.ups:
-            query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
+            query = (query[0], rows[0][1])  # the width of decode queries, which are multiplied with the row itself
         if queries.setdefault(tuple(rows), query) != query:
             other_heads, other_width = queries[tuple(rows)]
             raise ThreadCacheErrors.OTHER_QUERIES(
@@ -321,13 +321,13 @@ def _groups(kinds: Kinds, geometry: Geometry) -> list[tuple[_Kind, GroupFacts]]:
 
 
 def _note_kind(kinds: Kinds, layer: int, kind: _Kind, operator: ir.Operation) -> None:
-    """Note what a layer keeps. Raise UnsupportedError where its other entry has another operator."""
+    """Record the state that a layer keeps. Raise UnsupportedError if its other entry has another operator."""
     if kinds.setdefault((layer, kind.operator), kind) != kind:
         raise ThreadCacheErrors.OTHER_IN_DECODE(origin=origin_of(operator), layer=layer)
 
 
 def _check_sharer(layer: int, attention: ir.Operation, geometry: Geometry, kinds: Kinds) -> None:
-    """Refuse a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
+    """Refuse a layer that cannot read the rows of the one that it names. `kinds` are those of layers that keep rows."""
     source = attention.attributes["shares"].value
     place = {"origin": origin_of(attention), "layer": layer, "source": source}
     if (source, ATTENTION) not in kinds or source > layer:
@@ -346,6 +346,6 @@ def _check_sharer(layer: int, attention: ir.Operation, geometry: Geometry, kinds
 
 
 def _unlike(name: str, taken: Container[str]) -> str:
-    """`name`, with a number behind it where it is taken: layers of other heads or widths are another group."""
+    """Return `name`, with a number appended if it is taken: layers of other heads or widths are another group."""
     numbered = (f"{name or 'group'}_{number}" for number in itertools.count(2))
     return next(other for other in itertools.chain([name], numbered) if other not in taken)

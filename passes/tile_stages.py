@@ -1,25 +1,26 @@
-"""tile-stages: stages work on tiles, and what they read from memory arrives as streams.
+"""tile-stages: stages work on tiles, and their inputs from memory arrive as streams.
 
-What: a stage whose weights or cached rows come from memory becomes a loop over tiles of them, each brought by a
-`df.load` while the stage works on the tile before; everything else that a stage reads from memory is loaded whole,
-once for all stages that read it. Straight runs of stages, and loops over such runs, are marked as pipelines. Before a
-pipelined loop of known length, what every iteration loads is loaded once (`df.early`), and so is what the loop carries
-on the chip.
+What: a stage whose weights or cached rows come from memory becomes a loop over tiles of them, each fetched by a
+`df.load` while the stage works on the previous tile; all other inputs from memory are loaded whole, once for all stages
+that read them. Straight runs of stages, and loops over such runs, are marked as pipelines. Before a pipelined loop of
+known length, values that every iteration loads are loaded once (`df.early`), as are values that the loop carries on the
+chip.
 
-The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * bandwidth
-of main memory) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides
-the axis; matrices into tiles of a multiple of 16 rows, where that costs no more than a quarter of the load: a backend
-that multiplies by so many rows at once, as the CPU's does, would find others split between two tiles.
+The axis is the one along which the most bytes from memory are cut. The number of tiles n minimises bytes / (n *
+bandwidth of main memory) + n * firing cost: the load of the first tile, which nothing hides, and the cost of n firings.
+n divides the axis. Tiles of matrices have a multiple of the backend's tile rows (16, for example) if that costs no more
+than a quarter of the load: a backend that multiplies that many rows at once, such as the CPU's, would otherwise have
+groups split between two tiles.
 
-A stage with values inside that are too large for the chip (`df.bounded`) has as many tiles at least as make them small.
+A stage with intermediate values that are too large for the chip (`df.bounded`) has enough tiles to make them small.
 
-Where ranks exchange what a product makes, several stages may be in one loop: the product, what comes after it, and the
-exchange, each on a tile that the one before has made. One tile is sent while the next is computed, and what is between
-them is there for a tile only. That is done where it takes less time: every tile pays for a message's latency
-(`sscc.passes.exchanged_tiles` says how it is estimated). An expert's matrix is cut along its rows there.
+If ranks exchange the result of a product, several stages may be in one loop: the product, the stages behind it, and the
+exchange, each on a tile of the previous one. One tile is sent while the next is computed, and values between stages
+exist for one tile only. This is done if it takes less time: every tile pays for a message's latency
+(`sscc.passes.exchanged_tiles` has the estimate). An expert's matrix is cut along its rows there.
 
-Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
-In tiles, loading and computing overlap.
+Why: a weight matrix does not fit on the chip beside all others, and a stage that waited for all of it would idle. With
+tiles, loading and computing overlap.
 
 Before::
 
@@ -72,10 +73,10 @@ After, the body::
       %y = linalg.generic .. ins(%h, %w : tensor<2x64xf32>, tensor<64x1024xf32>) outs(%z : tensor<2x1024xf32>) {
 
 When it does not apply: a stage that no axis cuts, or whose tiles would not pay for their firings, fires once, on whole
-values. What an operation updates in place, or fetches row by row (tables, the prompt's scratch), it reaches in memory
-without a stream. Before a loop whose length depends on the prompt nothing is loaded early: it may run not at all.
-Stages do not exchange tiles along the axis on which ranks have their parts (logits, which are put together), nor where
-a stage between needs more than one tile (a norm), or a product would read its weight again for every tile.
+values. Operands that are updated in place, or fetched row by row (tables, the prompt's scratch), are accessed in memory
+without a stream. Nothing is loaded early before a loop whose length depends on the prompt, because it may be empty.
+Stages do not exchange tiles along the axis on which ranks have their parts (logits, which are gathered), nor if a stage
+between needs more than one tile (a norm), or a product would read its weight again for every tile.
 
 Preserves: results; a product's sums run over the same elements in the same order for every tile.
 """
@@ -153,12 +154,12 @@ class TileStages(Pass):
 
 
 def _is_matrix(shape: Sequence[int]) -> bool:
-    """Whether a shape has two axes, others of one element left out."""
+    """Return True if a shape has two axes, apart from those of one element."""
     return sum(size != 1 for size in shape) == 2
 
 
 def _mark_pipelines(kernel: Any) -> None:
-    """A loop over stages, without control inside, is a pipeline."""
+    """Mark loops over stages without inner control flow as pipelines."""
     for op in walk(kernel):
         if op.name == "scf.for":
             inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
@@ -167,7 +168,8 @@ def _mark_pipelines(kernel: Any) -> None:
 
 
 def _hoist(loop: ir.Operation, kernel: Any) -> None:
-    """In a loop whose length is known, what every iteration loads is loaded once; so is what it carries on chip."""
+    """Move loads that are the same in every iteration, and values carried on the chip, in front of a loop of known
+    length."""
     lower, upper = list(loop.operands)[:2]
     if any(index_of(bound) is None for bound in (lower, upper)):
         return
@@ -186,14 +188,15 @@ def _hoist(loop: ir.Operation, kernel: Any) -> None:
 
 
 def _is_outside(value: ir.Value, loop: ir.Operation) -> bool:
-    """Whether `value` is defined before `loop`."""
+    """Return True if `value` is defined before `loop`."""
     owner = value.owner
     block = owner if isinstance(owner, ir.Block) else owner.operation.block
     return bool(block != loop.regions[0].blocks[0])
 
 
 def in_memory(value: ir.Value) -> bool:
-    """Whether a value of a kernel lies in memory, not on the chip: its parameters, and what updates them in place."""
+    """Return True if a value of a kernel lies in memory and not on the chip: its parameters, and in-place updates of
+    them."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         parent = owner.owner.operation
@@ -215,7 +218,7 @@ def in_memory(value: ir.Value) -> bool:
 
 
 def _may_overlap(value: ir.Value) -> bool:
-    """Whether a value is several rows of a tensor from one that is only known when the program runs."""
+    """Return True if a value is several rows of a tensor, from an offset on that is known only at run time."""
     op = producer(value)
     if op is None or op.name != "tensor.extract_slice":
         return False
@@ -224,13 +227,13 @@ def _may_overlap(value: ir.Value) -> bool:
 
 
 def carried_on_chip(loop: ir.Operation) -> list[int]:
-    """The iteration arguments of a loop that stay on the chip."""
+    """Return the iteration arguments of a loop that stay on the chip."""
     return list(ir.DenseI64ArrayAttr(loop.attributes[df.CARRIED])) if df.CARRIED in loop.attributes else []
 
 
 @dataclass
 class _Plan:
-    """How a stage is cut: tiles, and per operand and result the axis."""
+    """Tiling of a stage: the number of tiles, and the cut axis of each operand and result."""
 
     count: int = 1
     operands: list[int] = field(default_factory=list)
@@ -240,12 +243,12 @@ class _Plan:
 
 @dataclass
 class _Step:
-    """A stage that is about to be tiled.
+    """A stage to be tiled.
 
     Attributes:
-        streamed: the operands that it reads from memory through streams.
+        streamed: operands that it reads from memory through streams.
         own: those of them that no other stage reads.
-        operands: what it will read.
+        operands: its new operands.
         link: its place in a chain of stages that fire in turn.
     """
 
@@ -261,7 +264,7 @@ class _Step:
         self.operands = list(self.op.operands)
 
     def erase(self) -> None:
-        """Takes the stage away, and what showed its input to it."""
+        """Erase the stage, and the views of its inputs."""
         self.op.erase()
         for view in reversed(self.link.views if self.link is not None else ()):
             view.erase()
@@ -269,13 +272,13 @@ class _Step:
 
 @dataclass
 class _Tiler:
-    """Tiles the stages of a module.
+    """Tiler of the stages of a module.
 
     Attributes:
         tile_rows: see `get_tile_rows`.
-        bodies: those that stages call, by name, with those of tiles that are made.
-        used: the names of those that are called in the end.
-        tiled: the names of those of tiles, by what they do.
+        bodies: bodies of stages by name, those of tiles included.
+        used: names of the bodies that are called in the end.
+        tiled: names of the bodies of tiles, by their structure.
     """
 
     module: ir.Module
@@ -287,18 +290,18 @@ class _Tiler:
 
     @property
     def room(self) -> int:
-        """Bytes of the memory on the chip."""
+        """Bytes of on-chip memory."""
         return int(self.target.nearest.capacity.value)
 
     def block(self, block: ir.Block, kernel: Any) -> None:
-        """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
-        and once."""
+        """Tile the stages of one block, and stream their inputs from memory: an input of several stages is loaded
+        whole, once."""
         stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
         chains = find({op: self._body(op) for op in stages}, self.target, grid_of(self.module), self.tile_rows)
         streamed = [self._streamed(op) for op in stages]
         readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
-        bounded = [op for op in stages if self._is_bounded(op)]  # they would not be cut if they read a whole value
+        bounded = [op for op in stages if self._is_bounded(op)]  # they must not read a whole value
         shared -= {value for op in bounded for value in op.operands if is_large(value, self.room)}
         loaded: dict[ir.Value, ir.Value] = {}
         places = {op: index for index, op in enumerate(stages)}
@@ -306,7 +309,7 @@ class _Tiler:
         chained = {index for indices in members for index in indices}
         ending = {indices[-1]: (chain, indices) for chain, indices in zip(chains, members, strict=True)}
         for index, op in enumerate(stages):
-            if index in ending:  # everything that the stages before it read is there by now
+            if index in ending:  # the chain ends here: shared inputs of its earlier stages are loaded in front of it
                 chain, indices = ending[index]
                 pairs = zip(chain.links, indices, strict=True)
                 steps = [self._link(link, streamed[number], shared, chain.count) for link, number in pairs]
@@ -322,8 +325,11 @@ class _Tiler:
         return df.BOUNDED in self._body(op).function.attributes
 
     def _streamed(self, op: ir.Operation) -> set[int]:
-        """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
-        with what other iterations see: a stream would run ahead of the update."""
+        """Return the operands that a stage reads from memory through a stream.
+
+        An operand that the stage also updates is excluded if it overlaps with the views of other iterations: a stream
+        would read it ahead of the update.
+        """
         body = self._body(op)
         updated = [op.operands[index] for index in body.tied.values()]
         return {
@@ -336,20 +342,20 @@ class _Tiler:
         }
 
     def _step(self, op: ir.Operation, streamed: set[int], shared: set[ir.Value]) -> _Step:
-        """A stage by itself."""
+        """Return a step for a single stage."""
         body = self._body(op)
         own = {index for index in streamed if op.operands[index] not in shared}
         return _Step(op, body, self._plan(body, own), streamed, own)
 
     def _link(self, link: Link, streamed: set[int], shared: set[ir.Value], tiles: int) -> _Step:
-        """A stage of a chain."""
+        """Return a step for a stage of a chain."""
         own = {index for index in streamed if link.op.operands[index] not in shared}
         operands = [link.tiling.axes.get(argument, WHOLE) for argument in link.body.function.arguments]
         plan = _Plan(tiles, operands, [link.axis], link.tiling)
         return _Step(link.op, link.body, plan, streamed, own, link)
 
     def _stage(self, steps: list[_Step], loaded: dict[ir.Value, ir.Value], kernel: Any) -> None:
-        """Tiles a stage, or several in one loop, and streams what they read from memory."""
+        """Tile a stage, or several in one loop, and stream their inputs from memory."""
         last = steps[-1].op
         for step in steps:
             for index in step.streamed:
@@ -371,8 +377,8 @@ class _Tiler:
     # --------------------------------------------------------------------------------------------------- the plan
 
     def _plan(self, body: StageBody, streamed: set[int]) -> _Plan:
-        """The cut that streams the most bytes, of those that leave little on the chip within a tile if any does; one
-        tile where none streams any."""
+        """Return the tiling that streams the most bytes, preferring those that keep values within a tile small; one
+        tile if no axis streams any."""
         returned = body.returned
         bounded = df.BOUNDED in body.function.attributes
         least = parts_of(held(body.ops, returned), self.room) if bounded else 1
@@ -394,8 +400,8 @@ class _Tiler:
         return best
 
     def _count(self, nbytes: int, limit: int, rows: int, least: int) -> int:
-        """The divisor of `limit`, from `least` on if there is one, that minimises the time that nothing hides; `rows`
-        of matrices are cut."""
+        """Return the divisor of `limit` that minimises the time that is not hidden, preferably at least `least`. The
+        tiles cut `rows` of matrices."""
         load = self.target.seconds({self.target.main.name: nbytes})
         firing = self.target.costs.firing_seconds.value
         optimum = sqrt(load / firing)
@@ -411,7 +417,8 @@ class _Tiler:
     # --------------------------------------------------------------------------------------------------- the loop
 
     def _loop(self, steps: list[_Step], kernel: Any) -> None:
-        """A loop in which each step fires once on a tile; the tiles of the last one are the loop's results."""
+        """Build a loop in which each step fires once per iteration on a tile; the last one's tiles are the loop's
+        results."""
         last, tiles = steps[-1], steps[-1].plan.count
         op, tied = last.op, last.body.tied
         callees = [self._tile_body(step.body, step.plan) for step in steps]
@@ -444,8 +451,8 @@ class _Tiler:
 
     def _fire(self, step: _Step, callee: Any, made: list[ir.Value], position: dict[int, ir.Value], loop: Any,
               kernel: Any) -> list[ir.Value]:  # fmt: skip
-        """A step's call on tiles, in a loop, and the tiles that it gives. Of its operands one may be a tile that the
-        step before has `made`."""
+        """Build a step's call on tiles in a loop, and return its result tiles. One of its operands may be the tile that
+        the previous step has `made`."""
         with step.op.location:
             tiles: list[ir.Value] = []
             for index, value in enumerate(step.operands):
@@ -461,7 +468,7 @@ class _Tiler:
             return list(call.results)
 
     def _seen(self, link: Link, tile: ir.Value, tiles: int) -> ir.Value:
-        """A tile through the reshapes in front of a link."""
+        """Return a tile after the reshapes in front of a link."""
         if not link.views:
             return tile
         values: ValueMap = {link.views[0].operands[0]: tile}
@@ -487,7 +494,7 @@ class _Tiler:
     # ------------------------------------------------------------------------------------------- bodies of one tile
 
     def _tile_body(self, body: StageBody, plan: _Plan) -> Any:
-        """A copy of `body` on tiles; equal copies are made once."""
+        """Return a copy of `body` for one tile. Equal copies are created once."""
         old = body.function
         axes, count = plan.tiling.axes, plan.count
         arguments, results = arguments_of(old), results_of(body.function)
@@ -526,8 +533,8 @@ def tile_type(value: ir.Value, axes: dict[ir.Value, int], count: int) -> ir.Type
 
 
 def _clone_tiled(op: ir.Operation, values: ValueMap, axes: dict[ir.Value, int], count: int) -> None:
-    """Clones `op` with the types of its tiles; the attributes that repeat a shape follow. Constants follow their
-    readers, in the shape of these."""
+    """Clone `op` with the types of its tiles, and update attributes that repeat a shape. Constants are cloned to their
+    readers, in the shape that these need."""
     if is_rematerialised(op):
         return
     types = [tile_type(result, axes, count) for result in op.results]
@@ -567,7 +574,7 @@ def _tiled_operand(op: ir.Operation, index: int, types: list[ir.Type], values: V
 
 
 def _initial(source: ir.Operation, type_: Any) -> ir.Value:
-    """An empty or filled tensor like the result of `source`, of another type."""
+    """Return an empty or filled tensor like the result of `source`, of another type."""
     with source.location:
         empty: ir.Value = tensor.EmptyOp(list(type_.shape), type_.element_type).result
         filled = source
@@ -586,7 +593,7 @@ def _clone_scalar(op: ir.Operation, values: ValueMap) -> None:
     for index, operand in enumerate(op.operands):
         if operand not in values:
             source = producer(operand)
-            assert source is not None  # a constant of the block around
+            assert source is not None  # a constant of the enclosing block
             with ir.InsertionPoint(clone):
                 clone_with(source, values)
         clone.operands[index] = values[operand]
@@ -594,7 +601,7 @@ def _clone_scalar(op: ir.Operation, values: ValueMap) -> None:
 
 
 def _static_shape(op: ir.Operation, name: str, type_: Any, axes: dict[ir.Value, int]) -> list[int]:
-    """The shape that an expand_shape or a slice repeats, for the tile."""
+    """Return the shape attribute of an expand_shape or a slice for the tile."""
     if name == "static_output_shape":
         return list(type_.shape)
     sizes = list(op.attributes[name])
@@ -616,10 +623,10 @@ def _load(value: ir.Value, name: str) -> ir.Value:
 
 
 def _load_name(value: ir.Value, kernel: Any, op: ir.Operation) -> str:
-    """The kernel's name for what is loaded, without the part that all layers share."""
+    """Return a name for a load: the kernel's name for the value, without the prefix that all layers share."""
     source: Any = value
     while source.owner != kernel.entry_block:
-        if isinstance(source.owner, ir.Block):  # what a loop carries in memory
+        if isinstance(source.owner, ir.Block):  # a value that a loop carries in memory
             loop = source.owner.owner.operation
             source = loop.operands[3 + list(source.owner.arguments).index(source) - 1]
             continue

@@ -1,11 +1,11 @@
-"""How a tile of a result looks back through operations: along which axis each value is cut, if at all.
+"""Propagation of tiles from a result back through operations: the axis along which each value is cut, if any.
 
-MLIR's `transform.structured.fuse`, which tiles an operation and fuses its producers into the loop, was tried in place
-of the bodies that tile-stages clones. Of 45 tiled bodies (a tiny Llama, with int4 weights too, and GPT-2) it tiled 22,
-at 12 ms each, reading the body's text included, against 9. In 19 operations stayed outside the loop: behind reshapes
-and concatenations, and sums that write at a constant index (norms). One ends in a reshape, and three are attention, for
-which a dialect declared from Python cannot say what a tile is. The choice of the axis, the loads and the functions of
-tiles would have had to stay.
+MLIR's `transform.structured.fuse`, which tiles an operation and fuses its producers into the loop, was tried instead of
+the bodies that tile-stages clones. Of 45 tiled bodies (a tiny Llama, also with int4 weights, and GPT-2) it tiled 22, at
+12 ms each including parsing the body's text, against 9 ms. In 19 bodies operations stayed outside the loop: behind
+reshapes and concatenations, and sums that write at a constant index (norms). One body ends in a reshape, and three are
+attention, for which a dialect declared from Python cannot define tiles. The choice of the axis, the loads and the
+functions for tiles would still have been needed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WHOLE = -1
 
 
 class NotTileable(Exception):
-    """A tile of the result needs something else than one tile, or all, of a value."""
+    """A tile of the result needs more than one tile of a value, but not all of it, or a value cannot be cut."""
 
 
 @dataclass
 class Tiling:
-    """Per value the axis along which it is cut, `WHOLE` where every tile needs all of it."""
+    """The cut axis of each value; `WHOLE` if every tile needs all of it."""
 
     axes: dict[ir.Value, int] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Tiling:
         if not isinstance(value.type, ir.RankedTensorType):
             return
         if self.axes.setdefault(value, axis) != axis:
-            raise NotTileable(f"{value} is needed in two ways")
+            raise NotTileable(f"{value} is needed along two axes")
 
     def lengths(self) -> list[int]:
         """The lengths of all cut axes."""
@@ -49,13 +49,13 @@ class Tiling:
 
 
 def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int]], repeated: int = 0) -> Tiling:
-    """Cuts `results` (value, axis) and follows the cut back through `ops`, which are in program order.
+    """Propagate the cut of `results` (value, axis) back through `ops`, which are in program order.
 
     Args:
-        repeated: elements at most of what may be made anew for every tile.
+        repeated: maximum number of elements of a value that may be recomputed for every tile.
 
     Raises:
-        NotTileable: where an operation mixes tiles, or would be repeated for every tile.
+        NotTileable: an operation mixes tiles, or would be repeated for every tile.
     """
     tiling = Tiling()
     for value, axis in results:
@@ -117,7 +117,7 @@ def _back_through_generic(op: ir.Operation, axis: int, tiling: Tiling) -> None:
     for operand, affine in zip(op.operands, maps, strict=True):
         source = producer(operand)
         if source is not None and is_rematerialised(source):
-            continue  # made anew for the tile
+            continue  # created for the tile
         expressions = list(affine.results)
         if any(mentions(expression, dim) and not _is_dim(expression) for expression in expressions):
             raise NotTileable("the cut axis is read at an offset")
@@ -128,7 +128,7 @@ def _back_through_generic(op: ir.Operation, axis: int, tiling: Tiling) -> None:
 
 
 def mentions(expression: Any, dim: int) -> bool:
-    """Whether an index of an operand depends on a dimension."""
+    """Return True if an index of an operand depends on a dimension."""
     if isinstance(expression, ir.AffineBinaryExpr):
         return mentions(expression.lhs, dim) or mentions(expression.rhs, dim)
     return _is_dim(expression, dim)
@@ -146,12 +146,12 @@ def _position(expression: Any) -> int:
 
 
 def axis_groups(op: ir.Operation) -> list[list[int]]:
-    """Of a reshape, for each axis of the shorter shape the axes of the longer one that make it up."""
+    """Return, for each axis of a reshape's shorter shape, the axes of the longer one that it expands to."""
     return [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
 
 
 def _outermost(op: ir.Operation, longer: ir.Value, axis: int) -> int:
-    """Of the axes of `longer` that make up `axis` of the shorter shape, the one that a tile of it cuts."""
+    """Return the axis of `longer` that is cut by a tile along `axis` of the shorter shape."""
     group = axis_groups(op)[axis]
     shape = longer.type.shape
     return next((a for a in group if shape[a] != 1), group[0])
@@ -165,7 +165,7 @@ def _collapsed_axis(op: ir.Operation, longer: ir.Value, axis: int) -> int:
 
 
 def _sliced_axis(op: ir.Operation, axis: int) -> int:
-    """The source axis of a slice that takes all of it."""
+    """Return the source axis of a slice axis that has all of its elements."""
     sizes, source = list(op.attributes["static_sizes"]), list(op.operands[0].type.shape)
     kept, result = [], list(op.results[0].type.shape)
     position = 0
@@ -179,7 +179,7 @@ def _sliced_axis(op: ir.Operation, axis: int) -> int:
 
 
 def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
-    """Slots (axis 0) and KV heads (axis 1) are independent of each other."""
+    """Cut attention along slots (axis 0) or KV heads (axis 1), which are independent of each other."""
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
@@ -187,7 +187,7 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
 
 
 def _require_along(op: ir.Operation, letters: Sequence[str], tiling: Tiling) -> None:
-    """Cuts the operands of an operation of the `kv` dialect along the dimensions of these letters."""
+    """Cut the operands of a `kv` operation along the dimensions of these letters."""
     spec = kv.spec_of_op(op)
     for name, value in kv.operands_of(op).items():
         if name in spec.numbers:
@@ -197,7 +197,7 @@ def _require_along(op: ir.Operation, letters: Sequence[str], tiling: Tiling) -> 
 
 
 def _back_through_collective(op: ir.Operation, axis: int, tiling: Tiling) -> None:
-    """What ranks exchange along one axis, or add up, they may exchange for each part of another one."""
+    """Cut a collective along an axis other than that of its parts: the collective works on each slice independently."""
     if axis in [op.attributes[name].value for name in _EXCHANGED_AXES if name in op.attributes]:
         raise NotTileable("the cut axis is the one along which ranks have parts")
     tiling.require(op.operands[0], axis)
@@ -207,31 +207,31 @@ _EXCHANGED_AXES = ("scatter_dim", "gather_axis", "slice_axis", "split_axis", "co
 
 
 def _back_through_expert_product(op: ir.Operation, axis: int, tiling: Tiling) -> None:
-    """Of all matrices some rows."""
+    """Cut the rows of all experts' matrices."""
     if axis != op.results[0].type.rank - 1:
         raise NotTileable("products with experts have tiles of their matrices' rows")
     _require_along(op, ("O",), tiling)
 
 
 def _back_through_dequantisation(op: ir.Operation, axis: int, tiling: Tiling) -> None:
-    """Matrices and their rows are independent of each other."""
+    """Cut matrices or their rows, which are independent of each other."""
     if axis == op.results[0].type.rank - 1:
         raise NotTileable("the cut axis is the one along which weights share scales")
     _require_along(op, (("X", "O")[axis],), tiling)
 
 
 def dims_of(attribute: ir.Attribute) -> list[int]:
-    """The dimensions that an indexing map of dimensions alone reads, in the order of the operand's axes."""
+    """Return the dimensions that an indexing map without expressions reads, in the order of the operand's axes."""
     return [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(attribute).value.results]
 
 
 def is_contraction(op: ir.Operation) -> bool:
-    """Whether `op` is a sum of products of two tensors."""
+    """Return True if `op` is a sum of products of two tensors."""
     return op.name.startswith("linalg.") and op.name != "linalg.fill" and bool(linalg.isa_contraction_op(op))
 
 
 def is_cast(op: ir.Operation) -> bool:
-    """Whether `op` does nothing but change the element type of one tensor."""
+    """Return True if `op` only changes the element type of one tensor."""
     if op.name != "linalg.generic" or len(op.operands) != 2:
         return False
     body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
@@ -244,5 +244,5 @@ def is_dequantisation(op: ir.Operation) -> bool:
 
 
 def is_reduction(op: ir.Operation) -> bool:
-    """Whether `op` is a linalg.generic that combines values along an axis."""
+    """Return True if `op` is a linalg.generic that combines values along an axis."""
     return op.name == "linalg.generic" and any("reduction" in str(kind) for kind in op.attributes["iterator_types"])

@@ -1,4 +1,4 @@
-"""Transpositions move behind what is computed element by element, where they meet others and cancel out."""
+"""Transpositions are moved behind element-wise operations, where they meet others and cancel out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sscc.ir.rewriting import producer
 
 
 def sink_transposes(function: Any) -> None:
-    """Move the transpositions of a function behind slices, and behind operations on elements all of whose tensors are
-    transposed alike; remove pairs that cancel out, and erase operations that nobody reads afterwards."""
+    """Move the transpositions of a function behind slices, and behind element-wise operations whose tensors are all
+    transposed in the same way; remove pairs that cancel out, and erase operations that are unused afterwards."""
     for op in [op.operation for op in function.entry_block.operations]:
         moved = None
         with ir.InsertionPoint(op), op.location:

@@ -1,8 +1,9 @@
-"""Passes of MLIR itself that may be run on a dump by hand: no compilation runs them.
+"""MLIR's own passes that can be run on a dump by hand; no compilation runs them.
 
-They stay within every level, and what a module has been through (`sscc.passes`) does not name them: they change how
-something is computed and not what, so that it is compiled on as if they had not run. (Before `split-layers`, `cse` may
-make one value of what two layers compute alike; then layers cannot be told apart any more, which that pass refuses.)
+They do not change the level of a module, and the module's history (`sscc.passes`) does not record them: they change how
+a value is computed and not its definition, so that compilation continues as if they had not run. (Before
+`split-layers`, `cse` may merge equal computations of two layers; then layers cannot be told apart any more, which that
+pass refuses.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sscc.passes.base import HIDDEN, Pass, run_upstream
 
 @dataclass(frozen=True)
 class Upstream(Pass):
-    """A pass of MLIR itself, over the whole module."""
+    """A pass of MLIR on the whole module."""
 
     takes = ()
     level = ""
@@ -27,23 +28,23 @@ class Upstream(Pass):
 
 
 _SUMMARIES = {
-    "canonicalize": "folds constants, and rewrites operations into the forms that MLIR prefers",
-    "cse": "removes operations that nobody uses, and all but one of several equal ones",
-    "inline": "replaces calls of functions by their bodies",
-    "loop-invariant-code-motion": "moves operations whose operands do not change in a loop before it",
+    "canonicalize": "folds constants and rewrites operations to MLIR's canonical forms",
+    "cse": "removes unused and duplicate operations",
+    "inline": "replaces calls of functions with their bodies",
+    "loop-invariant-code-motion": "moves loop-invariant operations in front of their loop",
     "sccp": "propagates constants through branches and calls",
-    "symbol-dce": "removes private functions that nobody calls",
+    "symbol-dce": "removes private functions that are never called",
 }
 
 UPSTREAM: dict[str, type[Upstream]] = {
     name: type(name, (Upstream,), {"name": name, "__doc__": text}) for name, text in _SUMMARIES.items()
 }
-"""By the name that MLIR and pass pipelines use."""
+"""Passes by the name that MLIR and pass pipelines use."""
 
 ANCHORS = ("func.func",)
-"""Operations on which passes of MLIR may be nested."""
+"""Operations on which passes of MLIR can be nested."""
 NESTABLE = tuple(name for name in UPSTREAM if name not in ("inline", "symbol-dce"))
-"""Passes that may be nested: the others work on modules."""
+"""Passes that can be nested; the others work on modules."""
 
 
 @dataclass(frozen=True)
@@ -54,5 +55,5 @@ class Nested(Upstream):
 
     @property
     def name(self) -> str:  # type: ignore[override]  # a class has one where others have a constant
-        """The pipeline."""
+        """Text of the pipeline."""
         return self.pipeline

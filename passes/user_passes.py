@@ -26,25 +26,28 @@ from sscc.ir.suggestions import did_you_mean
 from sscc.passes.base import Pass
 
 GROUP = "sscc.passes"
-"""The group of entry points."""
+"""Group of entry points."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 class UserPassErrors(ErrorKind):
-    NO_SOURCE = UsageError, "--load-pass is {source!r}, which is no Python file and no pass of a package: {known}{hint}"
+    NO_SOURCE = (
+        UsageError,
+        "--load-pass is {source!r}, which is neither a Python file nor a pass of a package: {known}{hint}",
+    )
     NOT_READ = InputError, "{source} cannot be loaded: {reason}"
     NO_PASS = InputError, "{source} defines no pass: no concrete subclass of sscc.passes.base.Pass"
-    BAD_NAME = InputError, "{source}: the pass {cls} has the name {name!r}, but it must be of small letters and dashes"
-    BAD_LEVEL = InputError, "{source}: the pass {name} has {field} {levels}, but the levels are {known}"
+    BAD_NAME = InputError, "{source}: the pass {cls} has the name {name!r}, but it must be small letters and dashes"
+    BAD_LEVEL = InputError, "{source}: the pass {name} has {field} = {levels}, but the levels are {known}"
     NOT_A_DATACLASS = InputError, "{source}: the pass {name} must be a dataclass whose fields have defaults"
-    NAME_TAKEN = InputError, "{source}: there is a pass {name} already"
+    NAME_TAKEN = InputError, "{source}: a pass {name} already exists"
     NO_PLACE = (
         UsageError,
-        "the pass {name} does not say where a compilation runs it: name passes that come before it in `follows`",
+        "the pass {name} does not specify its place in a compilation: name the passes before it in `follows`",
     )
     NOT_REACHED = (
         UsageError,
-        "the pass {name} follows {follows}, and this compilation runs none of them: it runs {passes}",
+        "the pass {name} follows {follows}, but this compilation runs only {passes}",
     )
 
 
@@ -70,10 +73,10 @@ def load_passes(source: str) -> tuple[type[Pass], ...]:
 
 
 def placed(steps: Sequence[Pass], loaded: Iterable[Pass]) -> tuple[Pass, ...]:
-    """Return the passes of a compilation with loaded ones among them, each after the last of those that it follows.
+    """Return the passes of a compilation with loaded ones inserted, each behind the last of those that it follows.
 
     Raises:
-        UsageError: a loaded pass does not say what it follows, or none of these passes is among `steps`.
+        UsageError: a loaded pass does not name the passes that it follows, or none of them is among `steps`.
     """
     result = list(steps)
     for item in loaded:
@@ -92,9 +95,9 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     try:
         if spec is None or spec.loader is None:
-            raise ImportError("it is no Python file")
+            raise ImportError("it is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
+        sys.modules[name] = module  # dataclasses look up their module by name
         spec.loader.exec_module(module)
     except SsccError:
         raise
@@ -107,7 +110,7 @@ def _of_package(name: str) -> Any:
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if name not in points:
         hint = did_you_mean(name, points)
-        raise UserPassErrors.NO_SOURCE(source=name, known=sorted(points) or "no package has any", hint=hint)
+        raise UserPassErrors.NO_SOURCE(source=name, known=sorted(points) or "no package declares any", hint=hint)
     try:
         return points[name].load()
     except Exception as error:

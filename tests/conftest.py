@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 import torch
 
+from tests import process_logs
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
@@ -70,8 +72,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Of several processes each has its share of the processors. Native code runs on teams of threads, with barriers
+    """Give each of several processes its share of the processors. Native code runs on teams of threads, with barriers
     between what they do: a thread on a processor that another process keeps busy would be waited for at every one."""
+    process_logs.register(config)
     worker = getattr(config, "workerinput", None)
     if worker is not None and hasattr(os, "sched_setaffinity"):
         number, processes = int(worker["workerid"].removeprefix("gw")), worker["workercount"]

@@ -1,4 +1,4 @@
-"""The functions behind `sscc.compile` and `sscc.load`; heavy modules are imported only when one is called."""
+"""The functions behind `sscc.compile` and `sscc.load`. Heavy modules are imported only when one of them is called."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class CompileCallErrors(ErrorKind):
-    OWN_TOKENIZER = UsageError, "tokenizer is for a model in memory, {model} brings its own"
-    OPTION_OF_FILES = UsageError, "a model in memory brings its config and its weights: leave {option} out"
+    OWN_TOKENIZER = UsageError, "tokenizer is for a model in memory, but {model} has its own"
+    OPTION_OF_FILES = UsageError, "a model in memory has its own config and weights: leave {option} out"
     NO_REFERENCE = (
         UsageError,
-        "weights='reference' refers to a checkpoint, and this model is in memory: embed its weights",
+        "weights='reference' refers to a checkpoint, but this model is in memory: embed its weights",
     )
 
 
@@ -40,13 +40,14 @@ def compile(
 
     Args:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file; or a
-            causal language model of transformers that is in memory, which gives what a folder of its `save_pretrained`
-            does, bit for bit, and stays as it is. Its result is called after its class where `output` does not say.
-        tokenizer: of a model in memory; the artifact is one of tokens alone without.
+            causal language model of transformers in memory, which gives the same artifact, bit for bit, as the folder
+            that its `save_pretrained` writes, and is not changed. Without `output` the artifact is named after its
+            class.
+        tokenizer: tokenizer of a model in memory; without one the artifact works on tokens only.
         options: fields of `CompileOptions`; `weights` as on the command line ("reference,int4:64").
 
     Raises:
-        SsccError: the subclass says what kind, the message what to change.
+        SsccError: the subclass tells the kind of error, the message how to fix it.
     """
     require(COMPILE, "sscc.compile")
     from sscc.compiler.driver.driver import compile_model
@@ -77,17 +78,17 @@ def load(
 ) -> Session:
     """Open the artifact in `path` and return a session, ready to generate.
 
-    A session's logits are float32 numpy arrays, [V] of `prefill` and [batch, V] of `decode`.
+    A session's logits are float32 numpy arrays, [V] from `prefill` and [batch, V] from `decode`.
 
     Args:
-        checkpoint: run these weights, of the same names and shapes, instead of the artifact's.
-        interpreter: what executes it, by name.
-        threads: how many the interpreter may use; None leaves it to the interpreter.
-        verify: compare the weights with their digests, unless their files did not change since that was last done.
+        checkpoint: weights to use instead of the artifact's, with the same names and shapes.
+        interpreter: name of the interpreter that executes it.
+        threads: number of threads that the interpreter may use; None for the interpreter's default.
+        verify: compare the weights with their digests, unless their files have not changed since the last comparison.
 
     Raises:
         UsageError: there is no such interpreter.
-        InputError: missing, truncated, damaged, or of a newer format.
+        InputError: missing, truncated or damaged files, or a newer format.
     """
     from sscc.compiler.driver.sessions import open_session
     from sscc.runtime.session.artifact import Artifact

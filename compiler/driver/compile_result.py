@@ -10,13 +10,14 @@ from sscc.ir.errors import SsccError
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An artifact, or a module of a lower level, and what to tell about it.
+    """An artifact, or a module of a lower level, with a report.
 
     Attributes:
-        path: the artifact's folder, or the .mlir file of a lower level.
-        level: the level that was reached, "schedule" for an artifact.
+        path: folder of the artifact, or .mlir file of a lower level.
+        level: reached level, "schedule" for an artifact.
         report: lines about the result (geometry, sizes, counts of kernels and launches).
-        warnings: each with a `kind` and `fields`; they were shown on stderr already (`sscc.compiler.options.warning`).
+        warnings: warnings, each with a `kind` and `fields`; they have already been shown on stderr
+            (`sscc.compiler.options.warning`).
     """
 
     path: Path
@@ -25,9 +26,9 @@ class CompileResult:
     warnings: tuple[SsccError, ...] = field(default=(), repr=False)
 
     def __fspath__(self) -> str:
-        """`path`, so that `sscc.load` and `sscc.LLM` take what `sscc.compile` gave."""
+        """Return `path`, so that `sscc.load` and `sscc.LLM` accept the result of `sscc.compile`."""
         return str(self.path)
 
     def __str__(self) -> str:
-        """The report, and what was written."""
+        """Return the report, and the path that was written."""
         return "\n".join((*self.report, f"wrote {self.path}"))

@@ -1,6 +1,6 @@
-"""The driver: from what a person brings to an artifact, level by level.
+"""The driver: from the user's model to an artifact, level by level.
 
-    open -> admit -> capture -> import -> passes -> emit -> artifact
+open -> admit -> capture -> import -> passes -> emit -> artifact
 """
 
 from __future__ import annotations
@@ -131,15 +131,15 @@ class CompilationErrors(ErrorKind):
     LAYERS_MISSING = InputError, "{path}: {cause}, so it lacks layers: compile from the model"
     DUMP_FAILED = (
         InputError,
-        "{path} cannot be compiled on from {level}: {cause}; if nobody has edited the dump, please report it "
-        "with the output of --traceback",
+        "compilation of {path} cannot continue from level {level}: {cause}. If the dump was not edited, please report "
+        "this with the output of --traceback",
     )
-    FUNCTION_NOT_SHOWN = UsageError, "--ir-function {name}: no level that is shown has a function of this name"
-    DUMP_NOT_VALID = InputError, "{path} gives a schedule that does not validate: {cause}"
-    SCHEDULE_NOT_VALID = InternalError, "the schedule that was made does not validate: {cause}"
+    FUNCTION_NOT_SHOWN = UsageError, "--ir-function {name}: none of the printed levels has a function of this name"
+    DUMP_NOT_VALID = InputError, "{path} results in an invalid schedule: {cause}"
+    SCHEDULE_NOT_VALID = InternalError, "the compiler produced an invalid schedule: {cause}"
     DTYPE_OF_PROGRAM = (
         UsageError,
-        "{path} is a program of {dtype}, which --dtype {option} cannot change: export it again in that dtype",
+        "{path} is a program in {dtype}, which --dtype {option} cannot change: export it again in that dtype",
     )
     NOTHING_TO_SELECT = UsageError, "the rule {rule} has nothing to select, because topk is 0: leave --kv-policy out"
     NO_LAYER_TO_SELECT_IN = (
@@ -151,22 +151,22 @@ class CompilationErrors(ErrorKind):
     NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
     ALIBI_ROWS = (
         UnsupportedError,
-        "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold positions, of "
-        "which every bit counts",
+        "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold positions, "
+        "which must keep every bit",
     )
     OTHER_LEVEL = UsageError, "{path} is a dump of level {level}, not {option}: give --compile-from {level}"
     NO_CONSTANTS = (
         UsageError,
-        "{path} comes from an exported program, whose constants a dump does not hold: give the program with "
+        "{path} comes from an exported program, whose constants are not in the dump: give the program with "
         "--checkpoint",
     )
     DUMPS_HOLD_INPUT = UsageError, "--dump-ir-dir {folder} holds {path}, which it would replace: give another folder"
     STALE_DUMP = OutputError, "{folder}: an earlier dump cannot be removed: {reason}"
-    DUMP_FOLDER = OutputError, "{folder} cannot be made: {reason}"
+    DUMP_FOLDER = OutputError, "{folder} cannot be created: {reason}"
 
 
 class CompilationWarnings(ErrorKind):
-    SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and lie in {far}"
+    SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and are placed in {far}"
     INDEXED = (
         SsccWarning,
         "without effect on the {count} layers whose rows the model's own index chooses: {options}",
@@ -178,20 +178,19 @@ class CompilationWarnings(ErrorKind):
     )
     OTHER_CHECKPOINT = (
         SsccWarning,
-        "{path} was made from another checkpoint than {checkpoint}: only shapes and names are checked",
+        "{path} was made from a checkpoint other than {checkpoint}: only shapes and names are checked",
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """The start of a compilation: a module, which has the facts of its program, the weights that belong to it, and its
-    constants.
+    """The start of a compilation: a module with the facts of its program, its weights and constants.
 
     Attributes:
-        checkpoint: None when there is none (a dump compiled without weights).
-        constants: computes values by name; called where the schedule uses any.
-        golden_prompt: tokens to record a run with; None for the default ones.
-        weights: how they are to be stored; None for as they are, or as the module has them.
+        checkpoint: checkpoint of the weights; None for a dump compiled without weights.
+        constants: returns constants by name; called if the schedule uses any.
+        golden_prompt: tokens for the recorded run; None for the default ones.
+        weights: requested storage of weights; None for no change.
     """
 
     module: ir.Module
@@ -203,11 +202,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Opened:
-    """A model whose config, headers and tokenizer were checked against the options, before it is captured.
+    """A model whose config, headers and tokenizer have been checked against the options, before it is captured.
 
     Attributes:
-        geometry: None for an exported program, whose layers are counted once it is captured.
-        weights: how they are stored; formats: those in which they are kept, by name.
+        geometry: cache geometry; None for an exported program, whose layers are counted after capture.
+        weights: storage of weights.
+        formats: formats in which weights are kept, by name.
         golden_prompt: see `Source`.
     """
 
@@ -222,15 +222,15 @@ class Opened:
 def compile_model(
     options: CompileOptions, checkpoint: Checkpoint | None = None, *, pack: bool = False
 ) -> CompileResult:
-    """Compile as `options` say and write the artifact, or the module of a lower level.
+    """Compile according to `options`, and write the artifact, or the module of a lower level.
 
     Args:
-        checkpoint: the model, where it is open already; None opens `options.model`.
-        pack: for a run that follows: pack the weights that the artifact refers to into the user's cache meanwhile, and
-            verify the module after the last pass alone.
+        checkpoint: the model, if it is open already; None opens `options.model`.
+        pack: prepare for a run that follows: pack the weights that the artifact refers to into the user's cache at the
+            same time, and verify the module only after the last pass.
 
     Raises:
-        SsccError: the subclass says whether the input, the model, an option or the output is at fault.
+        SsccError: the subclass tells if the input, the model, an option or the output is at fault.
     """
     with recorded(Stopwatch()) as stopwatch, collecting() as warnings:
         result = replace(_compile_model(options, checkpoint, pack), warnings=tuple(warnings))
@@ -255,7 +255,7 @@ def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None, pack:
         except Exception as error:
             if isinstance(error, SsccError) and not isinstance(error, InternalError):
                 raise
-            # Most often it is the person's text that a pass stumbles upon, and no fault of the pass.
+            # Usually the user's edit of the dump is the cause, not the pass.
             raise CompilationErrors.DUMP_FAILED(
                 path=options.model, level=options.compile_from, cause=one_line(error)
             ) from error
@@ -321,7 +321,7 @@ def _compile(options: CompileOptions, source: Source, pack: bool = False) -> Com
 
 
 def _prove(program: Program, signature: Signature, target: Target, options: CompileOptions) -> None:
-    """Have the schedule proved by the validator, which knows nothing of how it was made."""
+    """Have the schedule proved by the validator, which is independent of the compiler."""
     try:
         report = prove(program, signature, target)
     except InputError as error:
@@ -331,7 +331,7 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
     logger.debug("validated: %d bounds proved", report.proved)
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
-        # The stores that rows are chosen from lie there whatever room there is.
+        # Stores of rows are placed there by design, whatever fits.
         groups = [group for group in signature.plan if store_of(group.geometry).lies_far]
         stores = {group.state(name) for group in groups for name in STORES}
         spilled = sum(tensor.nbytes for tensor in far if tensor.name not in stores)
@@ -350,7 +350,8 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
 
 
 def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
-    """Open the model and refuse whatever options, config, headers and tokenizer rule out. Nothing is captured."""
+    """Open the model, and refuse everything that options, config, headers and tokenizer rule out. Nothing is captured.
+    """
     with_weights = options.weights != "none"
     with timed("opening of the model"):
         checkpoint = checkpoint or open_checkpoint(
@@ -392,7 +393,7 @@ def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
     """Check that a user's rule has rows to select.
 
     Args:
-        is_windowed: all layers attend within a window.
+        is_windowed: True if all layers have windowed attention.
     """
     if shape.rule is not None and is_windowed:
         raise CompilationErrors.NO_LAYER_TO_SELECT_IN(rule=shape.rule.name)
@@ -464,8 +465,8 @@ def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry
 
 
 def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Capture:
-    """Capture both entries of a model. A refusal begins with what the model's class says of itself, which is most often
-    the reason."""
+    """Capture both entries of a model. A refusal begins with suspicions from the model's class, which are usually the
+    reason."""
     checkpoint, shape = opened.checkpoint, opened.shape
     config, context = checkpoint.config, shape.geometry.max_context
     if config is None:
@@ -480,7 +481,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
         parameters = dict(model.named_parameters(remove_duplicate=False))
         shapes = {source: tuple(parameters[name].shape) for name, source in canonical_names(model).items()}
         saved, held = model.state_dict(), checkpoint.names()
-        buffers = {name for name, _ in model.named_buffers() if name in saved and name in held}  # biases of routers
+        buffers = {name for name, _ in model.named_buffers() if name in saved and name in held}  # router biases
         check_names(checkpoint, shapes | {name: tuple(saved[name].shape) for name in buffers})
     _check_rows(config.model_type, position_biases(model), shape.geometry)
     kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
@@ -503,7 +504,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
-    """Refuse to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
+    """Refuse codes for the rows of K of a model with ALiBi: they hold positions, which must not be rounded."""
     coarse = {
         "--kv-dtype int8 or int4": codec_of(geometry).rounds,
         "landmarks of fewer than 16 bits (--kv-landmark-bits)": selector_of(geometry).rounds_keys,
@@ -514,10 +515,10 @@ def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
 
 
 def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Source:
-    """Return the start that a dump is.
+    """Return a dump as the start of a compilation.
 
     Args:
-        module: the dump's, if it was read already.
+        module: module of the dump, if it has been read already.
     """
     with mlir():
         with timed("reading of the dump"):
@@ -538,7 +539,7 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
         with mlir():
             set_stored_formats(module, formats)
             if options.weight_format is None and not takes_weights(passes_done(module)):
-                weights = None  # as the dump has them
+                weights = None  # as in the dump
     prompt = golden_prompt(options, checkpoint, geometry)
     if checkpoint is not None:
         check_golden_prompt(options, checkpoint, prompt, facts.vocab_size)
@@ -552,7 +553,8 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
 def _dump_constants(
     path: Path, facts: ProgramFacts, context: int, checkpoint: Checkpoint | None
 ) -> dict[str, torch.Tensor]:
-    """A dump holds no constants: they are computed again from the config, or read from the exported program."""
+    """Return the constants of a dump, which does not hold them: they are recomputed from the config, or read from the
+    exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)
@@ -565,7 +567,7 @@ def _dump_constants(
 def _golden(options: CompileOptions, source: Source, program: Program, signature: Signature) -> Golden | None:
     if not options.save_golden:
         return None
-    assert source.checkpoint is not None  # `golden_prompt` refuses it
+    assert source.checkpoint is not None  # checked by `golden_prompt`
     logger.info("recording eager PyTorch's outputs")
     golden = golden_for(
         source.checkpoint,
@@ -586,9 +588,10 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
 
 
 class _Dumps(Showing):
-    """Numbered files: one for the level a compilation starts from, one per pass that changed something.
+    """Writer of numbered dumps: one for the level at which a compilation starts, and one per pass that changed the
+    module.
 
-    Dumps of an earlier compilation in the same folder are removed, so that a series is always of one run.
+    Dumps of an earlier compilation in the same folder are removed, so that a series always belongs to one run.
     """
 
     def __init__(self, module: ir.Module, excerpt: Excerpt, folder: Path | None, start: Path) -> None:

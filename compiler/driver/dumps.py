@@ -24,16 +24,16 @@ class DumpErrors(ErrorKind):
 
 
 def read_dump(path: Path) -> ir.Module:
-    """Return the module in a dump ("-": on stdin), legal at the level that it names. To be called inside `mlir()`.
+    """Return the module in a dump ("-" for stdin), legal at the level that it names. Must be called inside `mlir()`.
 
     Raises:
-        InputError: it cannot be read, is not IR, is an excerpt or no dump of sscc, or is not legal at its level.
+        InputError: it cannot be read, is not IR, is an excerpt or not a dump of sscc, or is not legal at its level.
     """
     return parse_dump(read_text(path), shown_name(path))
 
 
 def parse_dump(text: str, name: str) -> ir.Module:
-    """Return the module of a dump's text, legal at the level that it names. To be called inside `mlir()`.
+    """Return the module of a dump's text, legal at the level that it names. Must be called inside `mlir()`.
 
     Args:
         name: name of the file, for messages.
@@ -51,7 +51,7 @@ def parse_dump(text: str, name: str) -> ir.Module:
         raise DumpErrors.NO_LEVEL(file=name, cause=error) from None
     try:
         check_legal(module, level)
-    except IllegalIR as error:  # here the user's file is at fault, and no pass
+    except IllegalIR as error:  # here the user's file is at fault, not a pass
         raise _with_its_line(text, name, level, error) from None
     except InternalError as error:
         raise DumpErrors.ILLEGAL(file=name, level=level, cause=error) from None
@@ -62,7 +62,7 @@ def _with_its_line(text: str, name: str, level: str, error: IllegalIR) -> SsccEr
     """Return the error with its place in the text. Operations may have other locations, those of the model."""
     by_line = error
     try:
-        check_legal(parse_by_line(text), level)  # a location in the text may be of the text that the dump was made from
+        check_legal(parse_by_line(text), level)  # locations in the text may refer to the source of the dump
     except IllegalIR as same:
         by_line = same
     place = text_place(by_line.location)

@@ -1,6 +1,7 @@
-"""Text from an artifact in this process: many prompts at once, by continuous batching, with vLLM's names for things.
+"""Text generation with an artifact in this process: continuous batching of many prompts, with vLLM's names.
 
-`LLM` opens an artifact and an engine over it (`sscc.runtime.serving.engine`). Prompts beyond the program's slots wait.
+`LLM` opens an artifact and an engine over it (`sscc.runtime.serving.engine`). Prompts in excess of the program's slots
+wait.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sscc.runtime.serving.engine import (
     shown_text,
 )
 from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.generation import default_new_tokens
 from sscc.runtime.session.generation_config import default_sampling, overriding
 from sscc.runtime.session.samplers import TokenLogprobs
 from sscc.runtime.session.sampling import Sampling
@@ -45,7 +47,7 @@ Prompt = str | Sequence[int]
 """Text, or its tokens."""
 
 Conversation = Sequence[Mapping[str, Any]]
-"""Messages with `role` and `content`, the oldest first."""
+"""Messages with `role` and `content`, oldest first."""
 
 _SEEDS = 2**63
 
@@ -53,7 +55,7 @@ _SEEDS = 2**63
 class LlmErrors(ErrorKind):
     TOO_SMALL = UsageError, "{parameter} is {value}, it must be at least 1"
     NO_CHAT_TEMPLATE = InputError, "{path} has no chat template, so it cannot chat: use generate"
-    SEVERAL_STREAMED = UsageError, "n is {n}, and only one answer can be streamed: use generate"
+    SEVERAL_STREAMED = UsageError, "n is {n}, but only one answer can be streamed: use generate"
     PARAMETERS_DIFFER = (
         UsageError,
         "{parameters} sampling_params were given for {prompts} prompts: give one, or one for each prompt",
@@ -63,31 +65,33 @@ class LlmErrors(ErrorKind):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How an answer is made; the names are vLLM's.
+    """Sampling parameters of a request, with vLLM's names.
 
     Attributes:
-        n: answers to each prompt. Answer i draws with seed + i, so that a request with that seed gives it alone.
-        temperature: 0 is greedy. None: as the model's generation_config.json says, or greedy without one; so are
-            `top_p`, `top_k`, `min_p` and `repetition_penalty`.
-        top_p: keep the likeliest tokens that together have this probability; 1 keeps all.
-        top_k: keep so many of the likeliest tokens; 0 or -1 keeps all.
-        min_p: drop tokens less likely than this times the likeliest; 0 drops none.
-        seed: of the draws; None: another one every time.
-        max_tokens: of an answer; None: 64, or as many as fit.
-        stop: strings that end the text and are no part of it.
-        stop_token_ids: tokens that end the text, beside those of the model.
-        ignore_eos: whether the model's own ending tokens end nothing.
+        n: number of answers to each prompt. Answer i is sampled with seed + i, so that a single request with that seed
+            reproduces it.
+        temperature: 0 is greedy. None: from the model's generation_config.json, greedy without one; this also applies
+            to `top_p`, `top_k`, `min_p` and `repetition_penalty`.
+        top_p: keep the most likely tokens that together have this probability; 1 keeps all.
+        top_k: keep this number of most likely tokens; 0 or -1 keeps all.
+        min_p: drop tokens less likely than this times the most likely; 0 drops none.
+        seed: random seed; None for a different one every time.
+        max_tokens: maximum length of an answer; None: 64, or as many tokens as fit.
+        stop: strings that end the text and are not part of it.
+        stop_token_ids: tokens that end the text, besides those of the model.
+        ignore_eos: True if the model's own end tokens do not end the text.
         repetition_penalty, presence_penalty, frequency_penalty: see `Sampling`; 1, 0 and 0 change nothing.
-        logit_bias: token to addend.
-        logprobs: how many alternatives are told of each token; None: no logprobs.
-        prompt_logprobs: how many alternatives are told of each token of the prompt; None: no logprobs of the prompt.
-        grammar: what the text must match; None: anything. It needs the package llguidance.
-        min_tokens: tokens before which nothing ends the text.
-        allowed_token_ids: the only tokens that the text may have besides ending ones; None: any.
+        logit_bias: addend of each token's logit.
+        logprobs: number of alternatives reported for each token; None for no logprobs.
+        prompt_logprobs: number of alternatives reported for each token of the prompt; None for no logprobs of the
+            prompt.
+        grammar: grammar that the text must match; None for any text. It needs the package llguidance.
+        min_tokens: number of tokens before which nothing ends the text.
+        allowed_token_ids: the only tokens that the text may have besides end tokens; None for any.
         skip_special_tokens: leave special tokens out of the text.
-        include_stop_str_in_output: leave the stop string that ends the text in it.
+        include_stop_str_in_output: keep the stop string that ends the text.
 
-    Raises UsageError for values that nobody can sample with.
+    Raises UsageError for invalid values.
     """
 
     n: int = 1
@@ -117,7 +121,7 @@ class SamplingParams:
             raise LlmErrors.TOO_SMALL(parameter="n", value=self.n)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise LlmErrors.TOO_SMALL(parameter="max_tokens", value=self.max_tokens)
-        self.requests((0,), NEW_TOKENS + 1, frozenset())  # which refuses what is wrong with the rest
+        self.requests((0,), NEW_TOKENS + 1, frozenset())  # refuses invalid values of the other fields
 
     def requests(
         self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int], model: Sampling | None = None
@@ -125,9 +129,9 @@ class SamplingParams:
         """Return the requests for an engine, one for each answer.
 
         Args:
-            max_context: tokens that prompt and answer may have together.
-            eos: the program's ending tokens.
-            model: the sampling of the model (`default_sampling`).
+            max_context: maximum number of tokens of prompt and answer together.
+            eos: end tokens of the program.
+            model: default sampling of the model (`default_sampling`).
         """
         seed = secrets.randbelow(_SEEDS) if self.seed is None else self.seed
         sampling = replace(
@@ -141,7 +145,7 @@ class SamplingParams:
         return [
             Request(
                 prompt=prompt,
-                max_new_tokens=self.max_tokens or max(1, min(NEW_TOKENS, max_context - len(prompt))),
+                max_new_tokens=self.max_tokens or default_new_tokens(max_context, len(prompt)),
                 sampling=replace(sampling, seed=(seed + index) % _SEEDS),
                 stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
                 eos=(frozenset() if self.ignore_eos else eos).union(self.stop_token_ids),
@@ -162,13 +166,13 @@ class CompletionOutput:
     """One answer to a prompt.
 
     Attributes:
-        index: among the answers to the same prompt.
-        text: without the stop string or the ending token; "" where the artifact has no tokenizer.
-        token_ids: all new ones, the ending one included.
-        finish_reason: "stop" after an ending token or a stop string, "length" after `max_tokens`.
-        logprobs: one per token where they were asked for.
-        kept_rows, evicted_rows: of the answer's cache at its end, per layer and KV head.
-        first_token_seconds, seconds: from submission to the first token, and to the end.
+        index: index among the answers to the same prompt.
+        text: text without the stop string or the end token; "" if the artifact has no tokenizer.
+        token_ids: all generated tokens, the end token included.
+        finish_reason: "stop" after an end token or a stop string, "length" after `max_tokens`.
+        logprobs: one per token if requested.
+        kept_rows, evicted_rows: rows of the answer's cache at its end, per layer and KV head.
+        first_token_seconds, seconds: time from submission to the first token, and to the end.
     """
 
     index: int
@@ -183,7 +187,7 @@ class CompletionOutput:
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The logarithm of the whole answer's probability; None without logprobs."""
+        """Logarithm of the answer's probability; None without logprobs."""
         return sum(each.logprob for each in self.logprobs) if self.logprobs else None
 
     def __repr__(self) -> str:
@@ -193,7 +197,7 @@ class CompletionOutput:
 
     @classmethod
     def of(cls, index: int, completion: Completion) -> CompletionOutput:
-        """An answer as the engine has made it."""
+        """Return an answer of the engine."""
         return cls(
             index=index,
             text=completion.text,
@@ -212,10 +216,10 @@ class RequestOutput:
     """A prompt and its answers.
 
     Attributes:
-        prompt: its text, of a conversation what the chat template made of it; None where it was tokens.
+        prompt: its text, for a conversation after applying the chat template; None for a prompt of tokens.
         prompt_token_ids: its tokens.
-        outputs: as many answers as `SamplingParams.n`.
-        prompt_logprobs: one for each token of the prompt but the first, where they were asked for.
+        outputs: answers, `SamplingParams.n` of them.
+        prompt_logprobs: one for each token of the prompt but the first, if requested.
     """
 
     prompt: str | None
@@ -225,7 +229,7 @@ class RequestOutput:
 
     @property
     def text(self) -> str:
-        """The text of the first answer."""
+        """Text of the first answer."""
         return self.outputs[0].text
 
     def __repr__(self) -> str:
@@ -234,27 +238,28 @@ class RequestOutput:
 
 
 class LLM:
-    """A model that makes text::
+    """A model that generates text::
 
         with sscc.LLM("model.rdu") as llm:
             for output in llm.generate(["once upon", "the end"], sscc.SamplingParams(temperature=0, max_tokens=32)):
                 print(output.prompt, output.text)
 
-    Answers depend on their prompts and sampling alone, and not on what is made beside them. Methods may be called in
-    several threads. Leaving the context, or `close`, ends the engine and the other ranks of a program of several.
+    Answers depend only on their prompts and sampling parameters, not on concurrent requests. Methods may be called from
+    several threads. Leaving the context, or `close`, ends the engine and, for a program of several ranks, the other
+    ranks.
 
     Args:
         model: an artifact.
         checkpoint, interpreter, threads, verify: see `sscc.load`.
-        prompt_cache_bytes: see `EngineOptions`; 0 keeps nothing of prompts.
+        prompt_cache_bytes: see `EngineOptions`; 0 disables the prompt cache.
 
     Attributes:
-        session: what the engine decodes with; its slots are the engine's.
-        engine: for requests that wait for nobody, asyncio, and metrics.
+        session: session with which the engine decodes; its slots belong to the engine.
+        engine: for requests that do not block, asyncio, and metrics.
 
     Raises:
         UsageError: there is no such interpreter.
-        InputError: missing, truncated, damaged, or of a newer format.
+        InputError: missing, truncated or damaged files, or a newer format.
     """
 
     def __init__(
@@ -280,7 +285,7 @@ class LLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Turns text into tokens and back. Raises InputError where the artifact has none."""
+        """Converter between text and tokens. Raises InputError if the artifact has none."""
         return self.session.tokenizer
 
     @cached_property
@@ -289,7 +294,7 @@ class LLM:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """From messages to the text of a prompt. Raises InputError where the checkpoint had none."""
+        """Converter from messages to the text of a prompt. Raises InputError if the checkpoint had none."""
         from sscc.runtime.text.chat_template import ChatTemplate
 
         folder = self._artifact.tokenizer
@@ -303,16 +308,17 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to one prompt or several, in their order; an exception meanwhile (Ctrl-C) ends all of them.
+        """Return the answers to one prompt or several, in order. An exception during generation (Ctrl-C) ends all of
+        them.
 
         Args:
             prompts: text or lists of tokens; `[1, 2]` is one prompt of two tokens.
-            sampling_params: one for all prompts, or one for each; None: `SamplingParams()`.
+            sampling_params: one for all prompts, or one for each; None for `SamplingParams()`.
 
         Raises:
-            UsageError: a prompt is empty, too long or has a token that the vocabulary lacks; parameters are not as many
-                as prompts. Nothing is made then.
-            InputError: text where the artifact has no tokenizer.
+            UsageError: a prompt is empty, too long or has a token outside of the vocabulary, or the number of
+                parameters is not that of prompts. Nothing is generated then.
+            InputError: text if the artifact has no tokenizer.
         """
         return self._answers([self._prompt(each) for each in _several(prompts)], sampling_params)
 
@@ -321,18 +327,18 @@ class LLM:
         messages: Conversation | Sequence[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """The assistant's next message in one conversation or several.
+        """Return the assistant's next message in one conversation or several.
 
         Args:
             messages: `[{"role": "user", "content": "hello"}]`, or a list of such lists.
-            sampling_params: as `generate` has them.
+            sampling_params: as for `generate`.
 
-        Raises as `generate` does, and InputError where the checkpoint had no chat template.
+        Raises as `generate` does, and InputError if the checkpoint had no chat template.
         """
         return self._answers([self._conversation(each) for each in _conversations(messages)], sampling_params)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
-        """The text of one answer piece by piece as it is made. Dropping the iterator ends the request.
+        """Yield the text of one answer piece by piece as it is generated. Dropping the iterator ends the request.
 
         Raises UsageError and InputError at the call, as `generate` does, and UsageError for several answers.
         """
@@ -342,11 +348,11 @@ class LLM:
         return self._texts(self.engine.submit(asked))
 
     def _texts(self, ticket: Ticket) -> Iterator[str]:
-        """A ticket's text; who reads it keeps the engine open."""
+        """Yield the text of a ticket. The reference to self keeps the engine open while it is read."""
         yield from (piece.text for piece in ticket.pieces() if piece.text)
 
     def close(self) -> None:
-        """Ends what is being made, the engine and other ranks; nothing happens if it is closed."""
+        """End running requests, the engine and other ranks. Closing twice has no effect."""
         self._closed()
 
     def __enter__(self) -> LLM:
@@ -411,7 +417,7 @@ class LLM:
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as several."""
+    """Return one prompt or several as a list."""
     if isinstance(prompts, str):
         return [prompts]
     texts_or_lists = [each for each in prompts if isinstance(each, str | Sequence)]
@@ -419,7 +425,7 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
-    """One conversation or several, as several."""
+    """Return one conversation or several as a list."""
     several = [each for each in messages if not isinstance(each, Mapping)]
     return several if len(several) == len(messages) else [cast("Conversation", messages)]
 

@@ -1,7 +1,7 @@
-"""An artifact and weights become an interpreter: its own weights, those it was compiled from, or another checkpoint's.
+"""Interpreters of artifacts with weights: the artifact's own, those it was compiled from, or another checkpoint's.
 
-An artifact names no path. A checkpoint is opened where the user names it, or where the user's own cache remembers that
-it was compiled from (`sscc.compiler.driver.referred_checkpoints`).
+An artifact contains no path. A checkpoint is opened if the user names it, or if the user's own cache remembers that the
+artifact was compiled from it (`sscc.compiler.driver.referred_checkpoints`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def open_interpreter(
     threads: int | None = None,
     group: Group = ALONE,
 ) -> Interpreter:
-    """What executes `artifact`, or the part of one rank of it.
+    """Return an interpreter of `artifact`, or of the part of one rank of it.
 
     Args:
-        checkpoint: run these weights, of the same names and shapes, instead of the artifact's. None: where the artifact
+        checkpoint: weights to use instead of the artifact's, with the same names and shapes. None: if the artifact
             holds none, the checkpoint it was compiled from, if the user's cache remembers it; its digest is compared.
         interpreter: one of `sscc.runtime.backends.registry.backend_names`.
-        threads: how many it may use; None leaves it to the interpreter.
-        group: of an artifact of several ranks, the one that this is.
+        threads: number of threads that it may use; None for the interpreter's default.
+        group: this rank, for an artifact of several ranks.
 
     Raises:
-        UsageError: there is no such interpreter, or the artifact is one of other ranks.
+        UsageError: there is no such interpreter, or the artifact is for another number of ranks.
         InputError: the weights are missing, damaged, of other shapes, or not those it was compiled with.
     """
     conditions = Conditions(artifact.schedule_digest, threads, group=group)
@@ -59,7 +59,8 @@ def open_interpreter(
 
 
 def identity_of(artifact: Artifact, checkpoint: Path | None = None) -> ProgramIdentity:
-    """Which program and weights `open_interpreter` runs. Those of another checkpoint are read for their digest."""
+    """Return the program and weights that `open_interpreter` runs. Weights of another checkpoint are read for their
+    digest."""
     if checkpoint is None:
         return artifact.identity
     return ProgramIdentity(artifact.schedule_digest, digest_of(artifact.layout, _reader(checkpoint, artifact.layout)))
@@ -100,7 +101,7 @@ def _packed(
 
 def _reader(path: Path, layout: Layout) -> KeepingReader:
     require(COMPILE, f"reading the checkpoint {path}")
-    from sscc.compiler.frontend.checkpoint import open_checkpoint, warn_of_unused  # takes seconds
+    from sscc.compiler.frontend.checkpoint import open_checkpoint, warn_of_unused  # importing it takes seconds
     from sscc.compiler.frontend.checkpoint_tensors import checkpoint_reader
 
     checkpoint = open_checkpoint(path, program=False)

@@ -1,8 +1,8 @@
-"""Artifacts of models in the user's cache: a model is compiled once, and used again at once.
+"""Artifacts of models in the user's cache: a model is compiled once, and then reused.
 
-An artifact is kept by the content of the model's files, the options and the version of the compiler. A note beside it
-remembers which files (inode, size, time of change) have that content, so that a later run reads none of them. Artifacts
-refer to their weights, which lie packed in the same cache (`sscc.compiler.driver.weight_cache`).
+An artifact is identified by the content of the model's files, the options and the version of the compiler. A note
+beside it records the files (inode, size, time of change) with that content, so that a later run reads none of them.
+Artifacts refer to their weights, which are packed in the same cache (`sscc.compiler.driver.weight_cache`).
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ _NOTE_BYTES = 2**20
 _SUFFIXES = (".gguf", ".pt", ".pth", EXPORTED)
 _KEY_DIGITS = 24
 _SHARE = 2
-"""The states of a default context take at most this part of the memory that weights leave."""
+"""With the default context, states take at most this fraction (1 / N) of the memory that weights leave."""
 _LEAST_CONTEXT = 1024
 
 logger = logging.getLogger("sscc")
 
 
 class ModelCacheErrors(ErrorKind):
-    NO_FILES = InputError, "{path} is no model, artifact or adapter: it has neither a config nor weights"
+    NO_FILES = InputError, "{path} is not a model, artifact or adapter: it has neither a config nor weights"
 
 
 OF_MODELS = tuple(name for name, record in records_of(CompileOptions).items() if record.of_models)
-"""Options of a compilation that commands which take a model pass on."""
+"""Options of compilation that commands which take a model pass on."""
 
 
 class ModelOptions:
     """Values of the options in `OF_MODELS`; None is the default.
 
     Attributes:
-        values: by name. `weights` is a format, "keep" or "dense".
+        values: values by name. `weights` is a format, "keep" or "dense".
     """
 
     def __init__(self, **values: Any) -> None:
@@ -81,11 +81,13 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class CachedModel:
-    """An artifact of the cache.
+    """An artifact in the cache.
 
     Attributes:
-        key: its folder. model: the path that it was compiled from. options: those that were given. used: seconds since
-            the epoch of its last use.
+        key: name of its folder.
+        model: path from which it was compiled.
+        options: options that were given.
+        used: time of its last use, in seconds since the epoch.
     """
 
     key: str
@@ -103,12 +105,12 @@ def is_model(path: Path) -> bool:
 
 
 def artifact_of(model: Path, options: ModelOptions) -> Path:
-    """Return the artifact of a model, compiled now if the cache has none of its content, options and version.
+    """Return the artifact of a model. It is compiled now if the cache has none for its content, options and version.
 
     Raises:
-        UsageError: the packages that compile are not installed.
+        UsageError: the packages for compilation are not installed.
         SsccError: as `compile_model`.
-        UnsafeCacheError: somebody else could write to the cache.
+        UnsafeCacheError: another user could write to the cache.
     """
     with collected_rarely():
         return _artifact_of(model, options)
@@ -144,10 +146,10 @@ def cached_models() -> Iterator[CachedModel]:
 
 
 def _digest_of(model: Path, *, imports: bool = False) -> str:
-    """Return the sha256 of the bytes of a model's files, remembered while the files stay as they are.
+    """Return the sha256 of a model's files, which is remembered as long as the files do not change.
 
     Args:
-        imports: import the compiler meanwhile where the model is a new one, which will probably be compiled.
+        imports: import the compiler concurrently if the model is new and will probably be compiled.
     """
     files = files_of(model)
     if not files:
@@ -161,7 +163,7 @@ def _digest_of(model: Path, *, imports: bool = False) -> str:
     with status(f"reading {model.name}"):
         folder = model if model.is_dir() else model.parent
         paths = [folder / file if file else model for file in sorted(files)]
-        with ThreadPoolExecutor(1) as worker:  # a sha256 leaves the interpreter to other threads
+        with ThreadPoolExecutor(1) as worker:  # sha256 releases the GIL
             hashing = worker.submit(lambda: list(map(file_digest, paths)))
             if imports and not note and is_installed(COMPILE):
                 importlib.import_module("sscc.compiler.driver.driver")
@@ -208,7 +210,7 @@ def _note_use(name: str, model: Path, options: ModelOptions) -> None:
 
 
 def _note_place(artifact: Path, model: Path) -> None:
-    """Remember that the weights of an artifact lie in these files too."""
+    """Record that these files hold the weights of an artifact too."""
     from sscc.runtime.artifact.artifact_files import decoded, read_manifest
     from sscc.runtime.artifact.manifest import Manifest
 
@@ -221,7 +223,7 @@ def _note_place(artifact: Path, model: Path) -> None:
 
 
 def _compile(model: Path, options: ModelOptions, name: str) -> None:
-    """Compile a model into a folder of the cache, which then is there as a whole."""
+    """Compile a model into a folder of the cache, which appears atomically."""
     from sscc.compiler.driver.driver import compile_model
     from sscc.compiler.frontend.checkpoint import open_checkpoint
     from sscc.ir.weight_formats.registry import parse_format
@@ -254,8 +256,8 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
 
 
 def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
-    """Return the longest context of a model whose states fit the memory of this machine; None where its length or its
-    KV is not known from the config."""
+    """Return the longest context of a model whose states fit the memory of this machine; None if its length or its KV
+    size does not follow from the config."""
     from sscc.compiler.frontend.model_config import model_context
 
     config = checkpoint.config
@@ -269,7 +271,7 @@ def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
 
 
 def _kv_bytes(config: Mapping[str, Any]) -> int:
-    """Return the bytes of K and V of a token in all layers, in 4 bytes a number: what a prompt's scratch takes."""
+    """Return the bytes of K and V of a token in all layers at 4 bytes per number, the size of a prompt's scratch."""
     layers = int(config.get("num_hidden_layers") or config.get("n_layer") or 1)
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
     width = int(config.get("hidden_size") or config.get("n_embd") or 1)
@@ -293,7 +295,7 @@ def folder_bytes(name: str) -> int:
 
 
 def clear(names: tuple[str, ...]) -> int:
-    """Remove folders of the cache. Return how many bytes they had."""
+    """Remove folders of the cache. Return the number of bytes that they had."""
     freed = 0
     for name in names:
         folder = cache_folder() / name

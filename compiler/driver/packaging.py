@@ -1,4 +1,4 @@
-"""Writing the artifact of a compiled program, and the report about it."""
+"""Writing the artifact of a compiled program, and a report about it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend
 
 
 class PackagingErrors(ErrorKind):
-    UNKNOWN_CONSTANT = InternalError, "the constant {constant!r}, a part of the tensor {tensor!r}, has no known value"
+    UNKNOWN_CONSTANT = (
+        InternalError,
+        "the value of the constant {constant!r}, a part of the tensor {tensor!r}, is unknown",
+    )
 
 
 def write_artifact(
@@ -51,20 +54,20 @@ def write_artifact(
     looping: Sequence[Looping] = (),
     packed: Callable[[], str] | None = None,
 ) -> list[str]:
-    """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
+    """Write OUT.rdu atomically, and return the lines of the report.
 
     Args:
-        program: proved (`sscc.runtime.artifact.contract.prove`).
-        signature: sizes and geometry that the program was compiled for.
-        checkpoint: where the weights and the tokenizer come from; None where there is none.
-        constants: values by name, of at least the constants that the program uses.
-        looping: what became of each run of equal layers.
+        program: a proved program (`sscc.runtime.artifact.contract.prove`).
+        signature: sizes and geometry for which the program was compiled.
+        checkpoint: source of the weights and the tokenizer; None without one.
+        constants: values by name, including all constants that the program uses.
+        looping: outcome of looping each run of equal layers.
         packed: waits until the weights that the artifact refers to are packed, and returns their digest.
 
     Raises:
-        InputError: the checkpoint lacks a tensor that the program wants, or has it in another shape.
+        InputError: the checkpoint lacks a tensor of the program, or has it in another shape.
         OutputError: it cannot be written; nothing is left behind.
-        UnsafeCacheError: native code cannot be kept, because others could have written what is in the cache.
+        UnsafeCacheError: native code cannot be cached, because other users could have written to the cache.
     """
     packer = backend(options.pack_for, program)
     with ArtifactWriter(options.output_path) as writer:
@@ -90,8 +93,8 @@ def write_artifact(
 
 
 def packing_weights(program: Program, checkpoint: Checkpoint) -> AbstractContextManager[Callable[[], str]]:
-    """Pack a checkpoint's weights into the user's cache while the block runs, as a run of the program wants them, and
-    give it a function that waits for the end and returns their digest. It raises as `pack_weights` does."""
+    """Pack a checkpoint's weights into the user's cache during the block, as a run of the program needs them. The block
+    gets a function that waits for the end and returns their digest; it raises as `pack_weights` does."""
     layout, read = layout_of(program, "weight"), checkpoint_reader(checkpoint, str(checkpoint.path))
     whole = {name: stack.whole for name, stack in layout.items()}
 
@@ -110,12 +113,12 @@ def _write_weights(
     packer: Backend,
     packed: Callable[[], str] | None,
 ) -> WeightsRecord:
-    """Embed the weights, or state their digest and note in the user's cache where they are."""
+    """Embed the weights, or record their digest and note their place in the user's cache."""
     read = _reader(checkpoint)
     if checkpoint is None or read is None:
         return WeightsRecord("reference", "")
     layout = layout_of(program, "weight")
-    if options.weights == "embed" and program.grid:  # whole and not packed: every rank takes its part and packs that
+    if options.weights == "embed" and program.grid:  # unsharded and unpacked: every rank takes its part and packs it
         return WeightsRecord("embedded", writer.write_weights(layout, read))
     if options.weights == "embed":
         digest = writer.write_weights(layout, read, packer.packings)
@@ -127,7 +130,8 @@ def _write_weights(
 
 
 def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callable[[str, Encoding], bool]]:
-    """In words how the checkpoint's weights are stored that are no numbers, and whether as an encoding has them."""
+    """Return the stored forms of the checkpoint's quantized weights in words, and a test if an encoding has the same
+    codes."""
     if checkpoint is None:
         return {}, lambda name, encoding: False
     forms = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
@@ -135,7 +139,7 @@ def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callab
 
 
 def _reader(checkpoint: Checkpoint | None) -> Reader | None:
-    """Gives the checkpoint's tensors; None where there are none."""
+    """Return a reader of the checkpoint's tensors; None without a checkpoint."""
     if checkpoint is None or not checkpoint.has_weights:
         return None
     return checkpoint_reader(checkpoint, str(checkpoint.path))
@@ -165,5 +169,5 @@ def _report(
         f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
         f"weights {format_bytes(weights)} ({held})",
-        *([f"ranks: {program.ranks}, each of which has these bytes of weights and KV"] if program.grid else []),
+        *([f"ranks: {program.ranks}, each with these bytes of weights and KV"] if program.grid else []),
     ]

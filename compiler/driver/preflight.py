@@ -1,6 +1,6 @@
-"""Checks of a compilation that need no captured model: its outputs, and what its options ask of the checkpoint.
+"""Checks of a compilation before capture: its outputs, and requirements of its options on the checkpoint.
 
-Capturing a model takes minutes where it is large, so whatever can be refused is refused before.
+Capturing a large model takes minutes, so everything that can be refused is refused before.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from sscc.runtime.text.tokenizer import encode, read_prompt
 class PreflightErrors(ErrorKind):
     NO_FOLDER = OutputError, "{path} cannot be written: the folder {folder} does not exist"
     NOT_A_FOLDER = OutputError, "{path} cannot be written: {folder} is not a folder"
-    NO_PERMISSION = OutputError, "{path} cannot be written: {folder} may not be written to"
+    NO_PERMISSION = OutputError, "{path} cannot be written: the folder {folder} is not writable"
     IS_A_FOLDER = OutputError, "{path} cannot be written: it is a folder"
     NOTHING_TO_KEEP = (
         UsageError,
-        "--weights keep: no weights of {path} are stored as codes of a format that a program has{hint}: choose int8 "
-        "or int4, or leave --weights out",
+        "--weights keep: programs cannot execute the weights of {path} as stored{hint}. Use --weights int8 or int4 to "
+        "quantise them, or leave --weights out",
     )
     NO_ROOM_FOR_GOLDEN = UsageError, "--golden-tokens {tokens} leaves no room for a prompt in {context} tokens"
     GOLDEN_TOO_LONG = (
         UsageError,
-        "the golden prompt has {prompt} tokens and {tokens} are to be generated, which does not fit into {context}: "
-        "shorten {path}, or raise --max-context",
+        "the golden prompt has {prompt} tokens and {tokens} are to be generated, which exceeds {context}: shorten "
+        "{path}, or raise --max-context",
     )
     NO_TOKENIZER = UsageError, "{path} has no tokenizer, so the prompt {prompt} cannot become tokens"
     UNKNOWN_TOKEN = (
         UsageError,
-        "the prompt {prompt} has the token {token} ({text!r}), and the model's vocabulary is 0 .. {last}",
+        "the prompt {prompt} has the token {token} ({text!r}), but the model's vocabulary is 0 .. {last}",
     )
     GOLDEN_WITHOUT_WEIGHTS = UsageError, "--save-golden runs the model: give its weights with --checkpoint"
     GOLDEN_OF_QUANTISED_PROGRAM = (
@@ -51,10 +51,10 @@ class PreflightErrors(ErrorKind):
 
 
 def check_outputs(options: CompileOptions) -> None:
-    """Check that the outputs of a compilation can be made, without making them, and that printed passes exist.
+    """Check that the outputs of a compilation can be created, without creating them, and that printed passes exist.
 
     Raises:
-        OutputError: a folder is missing or may not be written to, or something else is in the output's place.
+        OutputError: a folder is missing or not writable, or something else exists in place of the output.
         UsageError: there is no pass of a name to print around.
     """
     check_pass_names(options.print_ir_before, options.print_ir_after)
@@ -74,7 +74,7 @@ def check_outputs(options: CompileOptions) -> None:
 
 
 def _check_folder(folder: Path, path: Path) -> None:
-    """Check that files can be made in `folder`, which is to hold `path`."""
+    """Check that files can be created in `folder`, for the output `path`."""
     if not folder.exists():
         raise PreflightErrors.NO_FOLDER(path=path, folder=folder)
     if not folder.is_dir():
@@ -94,11 +94,11 @@ def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
 
 
 def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Weights | None, dict[str, Encoding]]:
-    """Return how weights are stored, None for numbers of the program's dtype, and if they are kept the formats in which
-    the checkpoint stores them, by name. Without an option they are kept where the checkpoint is quantized.
+    """Return the storage of weights (None for numbers of the program's dtype), and if weights are kept, the formats in
+    which the checkpoint stores them, by name. Without an option they are kept if the checkpoint is quantized.
 
     Raises:
-        UsageError: `--weights keep` of a checkpoint that has nothing to keep.
+        UsageError: `--weights keep` for a checkpoint with nothing to keep.
     """
     if isinstance(options.weight_format, WeightFormat):
         return options.weight_format, {}
@@ -120,7 +120,7 @@ def golden_prompt(
 
     Raises:
         InputError: the file cannot be read.
-        UsageError: it is too long, or there is nothing to run or no tokenizer.
+        UsageError: it is too long, or there are no weights or no tokenizer.
     """
     if not options.save_golden:
         return None

@@ -1,13 +1,15 @@
-"""IR as a person reads it: values under the names of the model's modules, types short, weights elided.
+"""Readable IR: values with the names of the model's modules, short types, without weights.
 
-The text is for people, and nothing parses it. A function is a list of assignments:
+The text is for people; nothing parses it. A function is a list of assignments:
 
-* `%a @ %b` is a matrix product; `%x[i, j] = ..` an element-wise operation (without indices where all of them are the
+* `%a @ %b` is a matrix product; `%x[i, j] = ..` an element-wise operation (without indices if all of them are the
   same); `sum over k: ..` a reduction.
-* What moves nothing has no line of its own: constants, a layer's slice of a stacked weight (`%q_proj.weight[%layer]`),
-  its transpose (`.T`) stand where they are used, and dimensions of size 1 come and go.
-* A loop carries variables; `next` is what they are in the next round, and after the loop they have their last values.
-* A stage's body stands below the stage.
+* Operations that move no data have no line of their own: constants, a layer's slice of a stacked weight
+  (`%q_proj.weight[%layer]`) and its transpose (`.T`) are written where they are used, and dimensions of size 1 are
+  omitted.
+* A loop carries variables; `next` gives their values in the next iteration, and after the loop they have their last
+  values.
+* A stage's body is written below the stage.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from sscc.ir.locations import module_path
 from sscc.ir.rewriting import fill_value, functions, is_zeros, producer
 
 WIDTH = 110
-"""Columns that lines are broken at."""
+"""Column at which lines are broken."""
 LONGEST_ATTRIBUTE = 60
 _INDICES = "ijklmnopqrst"
 _INFIX = {
@@ -56,12 +58,12 @@ _FLOATING = re.compile(r"-?\d+\.\d+(e[+-]\d+)?", re.IGNORECASE)
 def pretty(
     module: ir.Module, *, shown: Sequence[str] | None = None, locations: bool = False, weights: bool = False
 ) -> str:
-    """The text of a module of any level.
+    """Return the text of a module of any level.
 
     Args:
-        shown: names of the functions that are shown, with what a whole module begins with left out; None for all.
-        locations: whether lines end with where in the model they come from.
-        weights: whether weights are listed where they are passed on.
+        shown: names of the functions to show, without the header of the module; None for all.
+        locations: end lines with their origin in the model.
+        weights: list weights where they are passed to functions.
     """
     known = {function.name.value: function for function in functions(module)}
     bodies = {name for name, function in known.items() if df.BODY in function.attributes}
@@ -77,15 +79,15 @@ def _heading(module: ir.Module) -> str:
     try:
         facts, geometry = get_facts(module)
         level = get_level(module)
-    except Exception:  # a module that is no dump of sscc, which is shown all the same
-        return "// no dump of sscc"
+    except Exception:  # a module that is not a dump of sscc is shown too
+        return "// not a dump of sscc"
     slots = f"batch {facts.batch}, prefill chunk {facts.chunk}, {facts.dtype}"
     cache = f"sink {geometry.sink} + recent {geometry.recent} + topk {geometry.topk} rows of {geometry.max_context}"
     return f"// level {level}: {facts.layers} layers, vocabulary {facts.vocab_size}, {slots}; {cache}"
 
 
 def short_type(type_: ir.Type | str) -> str:
-    """`1x32xf32` of `tensor<1x32xf32>`, and of torch's `!torch.vtensor<[1,32],f32>`."""
+    """Return `1x32xf32` for `tensor<1x32xf32>`, and for torch's `!torch.vtensor<[1,32],f32>`."""
     text = str(type_)
     tensor = re.fullmatch(r"tensor<(.*)>", text)
     if tensor:
@@ -97,10 +99,11 @@ def short_type(type_: ir.Type | str) -> str:
 
 
 class _Function:
-    """Prints one function.
+    """Printer of one function.
 
     Args:
-        known: the module's functions. bodies: the names of those that stages call.
+        known: functions of the module.
+        bodies: names of the bodies of stages.
     """
 
     def __init__(self, known: dict[str, Any], bodies: set[str], locations: bool, weights: bool) -> None:
@@ -109,7 +112,7 @@ class _Function:
         self._stored: set[ir.Value] = set()
         self._taken: set[str] = set()
         self._by_layer = False
-        self._compound: dict[ir.Value, str] = {}  # scalars that are expressions, and their outermost operation
+        self._compound: dict[ir.Value, str] = {}  # outermost operation of scalars that are expressions
         self._carried: set[ir.Value] = set()
         self._last: set[ir.Value] = set()  # the last value of each module, in each block
 
@@ -121,7 +124,7 @@ class _Function:
         return self._names[value]
 
     def _call(self, value: ir.Value, name: str, *, numbered: bool = False) -> str:
-        """Gives a value a name that no other has."""
+        """Give a value a unique name."""
         base = re.sub(r"[^\w.]", "_", name, flags=re.ASCII) or "v"
         number, given = (2, f"{base}.1") if numbered else (1, base)
         while given in self._taken:
@@ -136,7 +139,8 @@ class _Function:
             self._stored.add(value)
 
     def _call_results(self, op: ir.Operation) -> list[str]:
-        """Names results after the module that they come from: the last one of it by its name, the others by number."""
+        """Name results after the module that they come from: the last one of it by its name, the others with a number.
+        """
         if op.name in kv.SPECS:
             outputs = kv.spec_of_op(op).results
             return [self._call(value, name) for value, name in zip(op.results, outputs, strict=True)]
@@ -174,7 +178,7 @@ class _Function:
         yield "}"
 
     def _begin(self, block: ir.Block) -> None:
-        """Finds the last value of each module."""
+        """Find the last value of each module."""
         ops = (op.operation for op in block.operations)
         self._last.update({_module_name(op): op.results[0] for op in ops if _has_line(op)}.values())
 
@@ -229,8 +233,8 @@ class _Function:
         return True
 
     def _sliced(self, op: ir.Operation, source: ir.Type | None = None) -> str | None:
-        """The indices of a slice: those in front that are single, and the ranges of the others where they are not
-        whole. None for one with strides."""
+        """Return the indices of a slice: single leading indices, and ranges of the others unless they are whole. None
+        for a slice with strides."""
         shape = ir.RankedTensorType(source or op.operands[0].type).shape
         values = iter(list(op.operands)[1 if op.name == "tensor.extract_slice" else 2 :])
         offsets, sizes, strides = (_numbers(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))
@@ -311,7 +315,7 @@ class _Function:
         return not self._name(value).startswith("%")
 
     def _expression(self, block: ir.Block, value: ir.Value | None = None) -> tuple[str, str]:
-        """What a body of scalars computes, and what is used in it more than once."""
+        """Return the expression of a body of scalars, with letters for subexpressions that are used several times."""
         ops = [op.operation for op in block.operations]
         uses: dict[ir.Value, int] = {}
         for op in ops:
@@ -358,7 +362,7 @@ class _Function:
         return f"{name}({', '.join(operands)})"
 
     def _bracketed(self, op: ir.Operation, index: int) -> str:
-        """An operand, in brackets where it is an expression whose operator would bind otherwise."""
+        """Return an operand, in brackets if it is an expression with an operator of lower precedence."""
         text, inner = self._name(op.operands[index]), self._compound.get(op.operands[index])
         chained = index == 0 and inner == op.name and _INFIX.get(op.name) in ("+", "*")
         return f"({text})" if inner is not None and op.name in _COMPOUND and not chained else text
@@ -440,7 +444,7 @@ class _Function:
         block = op.regions[0].blocks[0]
         induction, *carried = block.arguments
         counter = self._call(induction, "layer" if self._by_layer else "i")
-        self._by_layer = False  # loops inside go over something else
+        self._by_layer = False  # inner loops are not over layers
         texts = []
         for argument, start in zip(carried, list(op.operands)[3:], strict=True):
             begins = self._name(start)
@@ -517,7 +521,7 @@ def _role(attributes: ir.DictAttr | None) -> tuple[str, str]:
 
 
 def _wrapped(items: Sequence[str]) -> Iterator[str]:
-    """Items with commas between them, as many to a line as fit."""
+    """Return items joined by commas, with as many on a line as fit."""
     line = ""
     for index, item in enumerate(items):
         text = item + "," * (index < len(items) - 1)
@@ -531,7 +535,7 @@ def _wrapped(items: Sequence[str]) -> Iterator[str]:
 
 
 def _broken(line: str) -> Iterator[str]:
-    """A line, broken at commas where it is long, but for those between indices."""
+    """Break a long line at commas, except at those between indices."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     while len(line) > WIDTH + 10:
         places = [at.start() for at in re.finditer(", ", line[:WIDTH])]
@@ -545,8 +549,8 @@ def _broken(line: str) -> Iterator[str]:
 
 
 def _module_name(op: ir.Operation) -> str:
-    """The end of the path of the module that an operation comes from, without numbers; a layer's own values are hidden
-    states."""
+    """Return the end of the module path of an operation, without numbers; values of a layer itself are hidden states.
+    """
     path = module_path(op.location)
     parts = [part for part in path.split(".") if not part[:1].isdigit()]
     if parts[-1:] == ["layers"] or not parts:
@@ -561,14 +565,14 @@ def _has_line(op: ir.Operation) -> bool:
 
 
 def _of_units(op: ir.Operation) -> bool:
-    """Whether a reshape adds or drops dimensions of size 1 alone."""
+    """Return True if a reshape only adds or drops dimensions of size 1."""
     before, after = ([size for size in ir.RankedTensorType(value.type).shape if size != 1]
                      for value in (op.operands[0], op.results[0]))  # fmt: skip
     return before == after
 
 
 def _is_last_use(op: ir.Operation, value: ir.Value) -> bool:
-    """Whether nothing behind `op` in its block reads a value or a part of it."""
+    """Return True if no operation behind `op` in its block reads a value or a part of it."""
     parts, behind = {value}, False
     for each in op.block.operations:
         inner = each.operation
@@ -610,7 +614,7 @@ def _stage_attributes(op: ir.Operation) -> list[str]:
 
 
 def _stage(op: ir.Operation) -> str:
-    """What a stage is called and has, behind what it does."""
+    """Return the name and properties of a stage, to follow its operation."""
     held = {name: op.attributes[name] for name in _stage_attributes(op)}
     words = []
     if df.STAGE in held:

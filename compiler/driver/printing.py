@@ -1,4 +1,4 @@
-"""Printing the IR between passes, as a person asked for it."""
+"""Printing the IR between passes at the user's request."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ from sscc.passes.pass_pipeline import pass_by_name
 
 ALL, CHANGE = "all", "change"
 EXCERPT = "// excerpt: "
-"""What text begins with that is no whole module."""
+"""Beginning of a text that is not a whole module."""
 
 
 class IrPrintingErrors(ErrorKind):
-    NO_FUNCTION = UsageError, "no function of the module has the name {name}, but there are {functions}{similar_hint}"
+    NO_FUNCTION = (
+        UsageError,
+        "no function of the module has the name {name}; its functions are {functions}{similar_hint}",
+    )
     CHANGE_BEFORE = (
         UsageError,
-        "--print-ir-before cannot take `change`, which is not known before a pass: give a name or all",
+        "--print-ir-before cannot take `change`, which is unknown before a pass: give a name or all",
     )
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What of a module is shown.
+    """The part of a module to show.
 
     Attributes:
         functions: a name, or a pattern with `*` and `?`; None for the whole module.
-        locations: whether operations say where in the model they come from.
+        locations: True if operations show their origin in the model.
     """
 
     functions: str | None = None
     locations: bool = True
 
     def of(self, module: ir.Module) -> str:
-        """The text, which is to be read and not compiled on unless it is the whole module; "" where no function of
-        the module is called so. Attributes of the module are not shown with functions."""
+        """Return the text, which cannot be compiled unless it is the whole module; "" if no function of the module has
+        such a name. Attributes of the module are not shown with single functions."""
         if self.functions is None and self.locations:
             return print_module(module)
         shown = module.operation.clone(ip=False)
@@ -56,14 +59,14 @@ class Excerpt:
                 return ""
             for name in list(shown.operation.attributes):
                 del shown.operation.attributes[name]
-        # What is called may be gone, which the verifier would have printed in another form.
+        # Called functions may be missing; the verifier would then print the generic form.
         text = shown.operation.get_asm(enable_debug_info=self.locations, assume_verified=True)
         parts = [f"functions {self.functions}"] * (self.functions is not None)
         parts += ["without locations"] * (not self.locations)
         return f"{EXCERPT}{', '.join(parts)}; to be read, not to be compiled on\n{readable(text, shown)}"
 
     def of_result(self, module: ir.Module) -> str:
-        """As `of`, of what a command results in. Raises UsageError where nothing is to be shown."""
+        """Return the text for the result of a command. Raises UsageError if there is nothing to show."""
         text = self.of(module)
         if not text:
             names = [function.name.value for function in functions(module)]
@@ -73,10 +76,10 @@ class Excerpt:
 
 
 class Showing(Observer):
-    """Shows something of the module that passes run on.
+    """Shows a part of the module on which passes run.
 
     Attributes:
-        seen: whether there was anything to show.
+        seen: True if there was anything to show.
     """
 
     def __init__(self, module: ir.Module, excerpt: Excerpt) -> None:
@@ -85,13 +88,13 @@ class Showing(Observer):
         self.seen = False
 
     def shown(self, text: str) -> str:
-        """What is to be shown of the module now, of which `text` is all; "" for nothing."""
+        """Return the part to show of the module, whose whole text is `text`; "" for nothing."""
         self._last = self._excerpt.of(self._module) if self._excerpt != Excerpt() else text
         self.seen = self.seen or bool(self._last)
         return self._last
 
     def shown_after(self, text: str, changed: bool) -> tuple[str, bool]:
-        """What is to be shown after a pass, and whether it changed, where `changed` says that the module did."""
+        """Return the part to show after a pass, and True if it changed; `changed` says if the module did."""
         last, shown = self._last, self.shown(text)
         return shown, changed and shown != last
 
@@ -109,14 +112,14 @@ class IrPrinter(Showing):
     """Prints modules before and after passes.
 
     Args:
-        module: what the passes run on.
+        module: module on which the passes run.
         before: pass names, or "all".
-        after: pass names, "all", or "change" (after every pass that changed something of what is shown).
-        out: where to.
-        excerpt: what of the module.
+        after: pass names, "all", or "change" (after every pass that changed the shown part).
+        out: output stream.
+        excerpt: part of the module to show.
 
     Raises:
-        UsageError: a name that no pass has.
+        UsageError: an unknown pass.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class IrPrinter(Showing):
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to print at all."""
+        """True if there is anything to print."""
         return bool(self._before or self._after)
 
     def before(self, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The report of a compilation on quantised weights: their bytes, and how far they are from the checkpoint's."""
+"""Report of a compilation on quantised weights: their bytes, and their distance from the checkpoint's."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class QuantizationReportErrors(ErrorKind):
 def quantization_report(
     layout: Layout, dtype: str, read: Reader | None, stored: Mapping[str, str], kept: Callable[[str, Encoding], bool]
 ) -> list[str]:
-    """Lines about the weights of a program: what the checkpoint's codes became; of those that are quantised a summary,
-    one line per kind (layers are alike), and what stays as it is.
+    """Return lines about the weights of a program: the conversion of the checkpoint's codes; for quantised weights a
+    summary and one line per kind (equal layers together); and the matrices that are not quantised.
 
     Args:
-        dtype: in which the weights would be stored otherwise.
-        stored: in words how the checkpoint stores those of its weights that are no numbers, by source.
-        kept: whether a source is stored in the checkpoint as the encoding has it.
-        read: gives the checkpoint's tensors; None where there are none, and no error is measured.
+        dtype: dtype in which the weights would be stored otherwise.
+        read: returns the checkpoint's tensors; None without a checkpoint, when no error is measured.
+        stored: stored form, in words, of the checkpoint's quantized weights, by source.
+        kept: returns True if the checkpoint stores a source in the given encoding.
 
     Returns:
-        no line where no weight is quantised, by the checkpoint or by the program.
+        no lines if neither the checkpoint nor the program has quantised weights.
     """
     encoded = {name: stack for name, stack in layout.items() if stack.encoding}
     as_stored = {n: s for n, s in encoded.items() if all(kept(source, _encoding(s)) for source in s.sources)}
@@ -47,8 +47,8 @@ def quantization_report(
 
 
 def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
-    """Return a line about the sources that are stored as codes and became numbers, perhaps to be quantised again: how
-    large the numbers are that the program holds, and what makes them smaller."""
+    """Return a line about sources that are stored as codes and were converted to numbers, possibly to be quantised
+    again: the size of the numbers in the program, and the options that reduce it."""
     sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
     counts = Counter(stored[source] for source in sources if source in stored)
     if not counts:
@@ -59,12 +59,12 @@ def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str
         if not stack.encoding and any(source in stored for source in stack.sources):
             sizes[stack.spec.dtype] += stack.spec.nbytes
     held = ", ".join(f"{format_bytes(nbytes)} of {dtype}" for dtype, nbytes in sorted(sizes.items()))
-    grown = f"; they are {held} here, and fewer with --weights int8 or int4" if held else ""
+    grown = f"; they take {held} here, and less with --weights int8 or int4" if held else ""
     return [f"dequantised: weights of the checkpoint, {listed}{grown}"]
 
 
 def _summary(word: str, encoded: Layout, dtype: str) -> str:
-    """What weights are stored as, and their bytes."""
+    """Return the formats of weights and their bytes."""
     values = [stack for stack in encoded.values() if _encoding(stack).is_first]
     elements = sum(len(stack.sources) * prod(stack.source.shape) for stack in values)
     nbytes = sum(stack.spec.nbytes for stack in encoded.values())
@@ -97,7 +97,7 @@ def _encoding(stack: Stack) -> Encoding:
 
 
 def _kinds(stacks: list[Stack]) -> dict[str, list[tuple[str, Stack]]]:
-    """Sources, with what they are a part of, by their names without the layers' numbers."""
+    """Return the sources with their stacks, by their names without layer numbers."""
     kinds: dict[str, list[tuple[str, Stack]]] = defaultdict(list)
     for stack in stacks:
         for source in stack.sources:
@@ -119,7 +119,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
 
 
 def _left(layout: Layout) -> Iterator[str]:
-    """Matrices that are stored as they are, and why."""
+    """Return lines about matrices that are not quantised, with the reason."""
     encoded = {source: stack for stack in layout.values() if stack.encoding for source in stack.sources}
     group = next(_encoding(stack).format.block for stack in encoded.values())
     for kind, sources in _kinds([stack for stack in layout.values() if not stack.encoding]).items():
@@ -128,7 +128,7 @@ def _left(layout: Layout) -> Iterator[str]:
         if len(shape) < _MATRIX:
             continue
         if name in encoded:
-            reason = "it is not only read by products, which read a quantised copy"
+            reason = "it is also read by look-ups; products read a quantised copy"
         elif any(size % group for size in shape):
             reason = f"it is not only read by products, or groups of {group} do not fit into {list(shape)}"
         else:

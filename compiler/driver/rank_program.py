@@ -1,4 +1,4 @@
-"""The program of a rank that another process starts: it opens its part of an artifact, and follows rank 0."""
+"""Program of a rank that another process starts: it opens its part of an artifact, and follows rank 0."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Checkpoints of artifacts that hold no weights (`--weights reference`), remembered in the user's cache.
+"""Checkpoints of artifacts without weights (`--weights reference`), remembered in the user's cache.
 
-An artifact states the digest of its weights and no path: nobody's artifact chooses a file that is opened here.
-Compiling notes under that digest where the checkpoint is, and the identity of its files (inode, size, time of change).
-A run opens that path, and only while the files are still those; otherwise the user names the checkpoint with
---checkpoint.
+An artifact contains the digest of its weights but no path, so that an artifact cannot choose a file to open. Compiling
+records the place of the checkpoint, and the identity of its files (inode, size, time of change), under that digest. A
+run opens that path only if the files have not changed; otherwise the user names the checkpoint with --checkpoint.
 
-The device number is not a part of the identity, because a network file system gets another one at each mount.
+The device number is not part of the identity, because a network file system gets another one at each mount.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _SUFFIXES = (".safetensors", ".bin", ".index.json")
 _CONFIGS = ("config.json", "adapter_config.json")
 
 Identity = dict[str, list[int]]
-"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under "".
+"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; for a single file under "".
 A model in several files has all of them."""
 
 
 class ReferredCheckpointWarnings(ErrorKind):
     CANNOT_REMEMBER = SsccWarning, (
-        "the place of {checkpoint} cannot be remembered, so runs of the artifact need --checkpoint: {cause}"
+        "the path of {checkpoint} cannot be stored in the cache, so runs of the artifact need --checkpoint: {cause}"
     )
 
 
@@ -44,34 +43,34 @@ class ReferredCheckpointErrors(ErrorKind):
         "with --checkpoint, or compile again"
     )
     EXPORTED_PROGRAM = UsageError, (
-        "--weights reference does not refer to an exported program, and {path} is one: embed its weights"
+        "--weights reference cannot refer to an exported program such as {path}: embed its weights"
     )
     GONE = InputError, (
-        "{artifact} was compiled from the checkpoint {checkpoint}, which is not there any more, or lacks files: name a "
+        "{artifact} was compiled from the checkpoint {checkpoint}, which no longer exists, or lacks files: name a "
         "checkpoint with --checkpoint"
     )
     NOT_REMEMBERED = InputError, (
-        "{artifact} does not hold its weights, and no note in your cache says which checkpoint it was compiled from: "
+        "{artifact} does not contain its weights, and your cache does not record the checkpoint it was compiled from: "
         "name the checkpoint with --checkpoint, or compile here, or with --weights embed"
     )
 
 
 def check_referable(path: Path) -> None:
-    """Raise UsageError where an artifact cannot refer to a model: to open an exported program again takes much longer
-    than to open weights, and reads far more of the file."""
+    """Raise UsageError if an artifact cannot refer to a model: opening an exported program takes much longer than
+    opening weights, and reads far more of the file."""
     if path.suffix.lower() == EXPORTED:
         raise ReferredCheckpointErrors.EXPORTED_PROGRAM(path=path)
 
 
 def remember(digest: str, checkpoint: Path) -> None:
-    """Note where the checkpoint is whose weights have a digest.
+    """Record the place of the checkpoint whose weights have a digest.
 
     Args:
-        digest: of the weights as the program wants them (`WeightsRecord.digest`).
+        digest: digest of the weights in the program's form (`WeightsRecord.digest`).
 
-    Where the cache cannot be written, that is logged: runs will need --checkpoint.
+    If the cache cannot be written, this is logged: runs will need --checkpoint.
 
-    Raises UnsafeCacheError where somebody else could write there.
+    Raises UnsafeCacheError if another user could write there.
     """
     path = checkpoint.resolve()
     note = json.dumps({"path": str(path), "files": files_of(path)}, sort_keys=True) + "\n"
@@ -83,20 +82,20 @@ def remember(digest: str, checkpoint: Path) -> None:
 
 
 def is_remembered(digest: str, checkpoint: Path) -> bool:
-    """Return True if a note says that weights of a digest are in a checkpoint, whose files are still those."""
+    """Return True if the cache records that weights of a digest are in a checkpoint whose files have not changed."""
     path = checkpoint.resolve()
     return _note(digest) == (path, files_of(path))
 
 
 def recalled(digest: str, artifact: Path) -> Path:
-    """Return the checkpoint whose weights have a digest, if an artifact of them was compiled by this user here.
+    """Return the checkpoint whose weights have a digest, if this user has compiled an artifact from it here.
 
     Args:
-        artifact: for messages.
+        artifact: the artifact, for messages.
 
     Raises:
-        InputError: nothing is remembered, or the checkpoint is not there any more, or is another one by now.
-        UnsafeCacheError: somebody else could have written what the cache remembers.
+        InputError: nothing is recorded, or the checkpoint no longer exists or has changed.
+        UnsafeCacheError: another user could have written to the cache.
     """
     note = _note(digest)
     if note is None:

@@ -1,9 +1,9 @@
-"""A reproducer: everything needed to see a pass fail again, in a folder; never weights.
+"""A reproducer of a failing pass: a folder with everything that is needed, without weights.
 
-    before.mlir     the module as it was before the pass
-    pipeline.txt    the pass and those that were to follow
-    versions.json   of sscc and of its tools
-    error.txt       what happened
+before.mlir     the module before the pass
+pipeline.txt    the pass and those that follow it
+versions.json   versions of sscc and of its tools
+error.txt       the error
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ReproducerErrors(ErrorKind):
 
 
 class LastStep(Observer):
-    """Remembers the pass that is running and the module it started from."""
+    """The running pass and the module from which it started."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -39,7 +39,7 @@ def write_reproducer(
     """Write the folder and return the command that replays the failure.
 
     Args:
-        loaded: sources of passes that are loaded, as `--load-pass` takes them.
+        loaded: sources of loaded passes, as for `--load-pass`.
 
     Raises:
         OutputError: it cannot be written.

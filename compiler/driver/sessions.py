@@ -1,4 +1,5 @@
-"""Sessions on artifacts: of one rank in this process, of several in as many, which it starts or is started with."""
+"""Sessions on artifacts: one rank in this process, or several in other processes, which are started here or by
+torchrun."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.session import Session
 
 RANK_PROGRAM = "sscc.compiler.driver.rank_program"
-"""The module that a started rank runs."""
+"""Module that a started rank runs."""
 
 
 class SessionOpeningErrors(ErrorKind):
-    OTHER_RANKS = UsageError, "torchrun has started {ranks} ranks, and {path} is compiled for {expected}"
+    OTHER_RANKS = UsageError, "torchrun has started {ranks} ranks, but {path} is compiled for {expected}"
 
 
 def open_session(
@@ -30,17 +31,17 @@ def open_session(
     threads: int | None = None,
     transport: str | None = None,
 ) -> Session:
-    """Return a session on `artifact`. Of several ranks this process is rank 0, and the others are started here, or were
-    by torchrun; they end with the session (`Session.close`), or with this process.
+    """Return a session on `artifact`. With several ranks this process is rank 0, and the others are started here, or
+    were started by torchrun; they end with the session (`Session.close`), or with this process.
 
     Args:
         checkpoint, interpreter: see `sscc.compiler.driver.loading.open_interpreter`.
-        threads: number that may be used, by all ranks of this machine together; None leaves it to the interpreter, and
-            with several ranks is all that this process may use.
-        transport: between ranks: "memory" or "sockets"; None: memory where they share it.
+        threads: number of threads for all ranks of this machine together; None for the interpreter's default, or with
+            several ranks for all that this process may use.
+        transport: transport between ranks: "memory" or "sockets"; None for memory if they share it.
 
     Raises:
-        UsageError: there is no such interpreter, or there are other ranks than the artifact is for.
+        UsageError: there is no such interpreter, or the number of ranks is not the artifact's.
         InputError: the weights are missing, damaged, of other shapes, or not the ones referred to; or ranks cannot be
             started.
         RankError: another rank has failed, or ranks do not find each other.
@@ -65,13 +66,13 @@ def open_session(
         try:
             crew.failed(error)
         finally:
-            crew.close()  # no rank is left when the caller hears of it
+            crew.close()  # all ranks have ended when the caller gets the error
 
 
 def follow_session(
     artifact: Artifact, checkpoint: Path | None, interpreter: str, threads: int | None, transport: str | None
 ) -> bool:
-    """If torchrun has started this process as another rank than 0, follow that one to its end, and return True.
+    """Follow rank 0 to its end and return True, if torchrun has started this process as another rank.
 
     Arguments and errors are those of `open_session`.
     """
@@ -88,10 +89,10 @@ def follow_session(
 
 
 def _launched(artifact: Artifact) -> int | None:
-    """Return the rank that torchrun has started this process as; None if it did not, or the program needs none.
+    """Return the rank as which torchrun has started this process; None if it did not, or the program has one rank.
 
     Raises:
-        UsageError: it has started another number of ranks than the program is for.
+        UsageError: it has started another number of ranks than the program needs.
     """
     known, ranks = launched(), artifact.program.ranks
     if known is None:

@@ -1,9 +1,9 @@
-"""Weights of artifacts that hold none, packed once into the user's cache so that later loads map them at once.
+"""Weights of artifacts without weights, packed once into the user's cache so that later loads only map them.
 
-The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights as
-the program wants them, the layers of looped kernels stacked; it is named by their digest and can be deleted at any
-time. Beside it lies the sha256 of its bytes: a packed file that is damaged, or that lacks its digest because its
-writer was killed, is packed again.
+The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights in the
+program's form, the layers of looped kernels stacked; it is named by their digest and can be deleted at any time. The
+sha256 of its bytes is stored beside it: a packed file that is damaged, or lacks its digest because its writer was
+killed, is packed again.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ DATA = ".safetensors"
 DIGEST = ".sha256"
 _DIGEST_BYTES = 64
 _SWITCH_SECONDS = 2e-4
-"""Seconds after which a thread hands on the interpreter while weights are packed: the packing, which needs it between
-long calls of native code, would wait 5 ms for it each time."""
+"""Seconds after which a thread releases the GIL while weights are packed: the packing thread, which needs it between
+long calls of native code, would otherwise wait 5 ms each time."""
 _LOGGER = logging.getLogger("sscc")
 
 
 class WeightCacheErrors(ErrorKind):
     DIGEST_DIFFERS = InputError, (
-        "the checkpoint is not the one that this artifact was compiled from, because the digest of its weights is "
-        "{digest} instead of {expected}: to run other weights, name their checkpoint with --checkpoint"
+        "the checkpoint is not the one from which this artifact was compiled: the digest of its weights is {digest} "
+        "instead of {expected}. To run other weights, name their checkpoint with --checkpoint"
     )
     LOST = InputError, "{path} was removed while it was read: try again"
 
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes packed, bytes in all)."""
+"""Called with (bytes packed, total bytes)."""
 
 
 def packed_weights(
@@ -69,20 +69,20 @@ def packed_weights(
     *,
     verify: bool = True,
 ) -> dict[str, Array]:
-    """Return the weights of `record`, memory-mapped from the cache, and pack them there first if they are not yet.
+    """Return the weights of `record`, memory-mapped from the cache; they are packed there first if necessary.
 
     Args:
-        layout: the weights that the program wants, and their sources.
-        read: gives one source; called only while packing.
-        progress: told how far packing is.
-        packings: how some of them are packed for native code.
+        layout: weights of the program, and their sources.
+        read: returns one source; called only while packing.
+        progress: called with the progress of packing.
+        packings: packed forms of some weights for native code.
         verify: compare a packed file with its sha256, once as long as it does not change.
 
     Returns: the tensors of `layout` by name.
 
     Raises:
-        InputError: `read` gives other weights than those that the artifact was compiled with.
-        UnsafeCacheError: somebody else could have written to the cache.
+        InputError: `read` returns other weights than those with which the artifact was compiled.
+        UnsafeCacheError: another user could have written to the cache.
         OutputError: the cache cannot be written.
     """
     name = f"{WEIGHTS}/{record.digest}"
@@ -137,7 +137,7 @@ def pack_weights(
     *,
     expected: str | None = None,
 ) -> str:
-    """Pack weights into the cache and return their digest, under which they lie there.
+    """Pack weights into the cache and return their digest, which is also their name there.
 
     Args:
         expected: the digest that they must have; None for any.
@@ -181,9 +181,8 @@ def pack_weights(
 
 @contextmanager
 def packed_ahead(pack: Callable[[Progress], str]) -> Iterator[Callable[[], str]]:
-    """Give a function that waits for `pack`, which runs in a thread of its own meanwhile and calls its argument now and
-    then. A block that ends before that stops it.
-    """
+    """Run `pack` in a separate thread during the block, which gets a function that waits for its result. `pack` calls
+    its argument now and then; leaving the block early stops it there."""
 
     def proceed(done: int, total: int) -> None:
         if stopped.is_set():
@@ -202,4 +201,4 @@ def packed_ahead(pack: Callable[[Progress], str]) -> Iterator[Callable[[], str]]
 
 
 class _Stopped(Exception):
-    """Nobody waits for the packed weights any more."""
+    """The packed weights are no longer needed."""

@@ -15,10 +15,10 @@ class LoopAccessErrors(ErrorKind):
 
 
 def access_map(affine: ir.AffineMap, dims: int, origin: str = "") -> tuple[tuple[int, ...], ...]:
-    """One row per result of `affine`: a coefficient per iteration dimension, then the constant.
+    """Return one row per result of `affine`: a coefficient per iteration dimension, then the constant.
 
     Args:
-        origin: the source line with which an error's message begins (`origin_of`).
+        origin: source line with which an error's message begins (`origin_of`).
 
     Raises:
         UnsupportedError: the map has divisions or symbols.
@@ -27,7 +27,7 @@ def access_map(affine: ir.AffineMap, dims: int, origin: str = "") -> tuple[tuple
 
 
 def identity_map(rank: int) -> tuple[tuple[int, ...], ...]:
-    """The access map of a parameter that is touched at the point itself."""
+    """Return the access map of a parameter that is accessed at the point itself."""
     return tuple(tuple(int(row == column) for column in range(rank)) + (0,) for row in range(rank))
 
 
@@ -48,10 +48,10 @@ def _coefficients(expression: ir.AffineExpr, dims: int, origin: str) -> list[int
 
 
 def loop_sizes(maps: Sequence[ir.AffineMap], types: Sequence[ir.Type], origin: str = "") -> tuple[int, ...]:
-    """The iteration space of a linalg operation, from its operands' shapes.
+    """Return the iteration space of a linalg operation, from its operands' shapes.
 
     Args:
-        origin: the source line with which an error's message begins (`origin_of`).
+        origin: source line with which an error's message begins (`origin_of`).
 
     Raises:
         UnsupportedError: no operand's shape has one of the dimensions.

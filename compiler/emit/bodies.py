@@ -40,20 +40,23 @@ class BodyEmissionErrors(ErrorKind):
     OFFSETS_NOT_CONSTANT = UnsupportedError, "{origin}the offsets of '{op}' inside a stage are not constant"
     NO_VIEW = InternalError, "{origin}{source} cannot be viewed as {result} without a copy"
     TENSOR_LITERAL = UnsupportedError, "{origin}a literal tensor inside a stage has elements that differ"
-    SEVERAL_RESULTS = UnsupportedError, "{origin}{results} results of '{op}' are read, and a step has one"
-    START = UnsupportedError, "{origin}a reduction starts from a tensor; in a schedule it starts from a constant"
+    SEVERAL_RESULTS = UnsupportedError, "{origin}{results} results of '{op}' are read, but a step has one"
+    START = (
+        UnsupportedError,
+        "{origin}a reduction starts from a tensor, but in a schedule it must start from a constant",
+    )
     COMBINER = UnsupportedError, "{origin}a schedule has no reduction by '{op}'"
     INTEGER_SUM = UnsupportedError, "{origin}a schedule has no reduction by '{op}': sum floats instead of integers"
 
 
 @dataclass(frozen=True)
 class EmittedBody:
-    """A schedule body and how its stage's operands and results map to parameters.
+    """A schedule body, and the parameters of its stage's operands and results.
 
     Tensor operands are the first parameters, in order; results that are not tied follow.
 
     Attributes:
-        tied: per result, the operand index it updates in place, or None for a parameter of its own.
+        tied: for each result, the index of the operand that it updates in place, or None for a parameter of its own.
     """
 
     body: sch.Body
@@ -61,10 +64,10 @@ class EmittedBody:
 
 
 def dtype_of(type_: ir.Type, origin: str = "") -> Any:
-    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others.
+    """Return the schedule dtype of a tensor's element type. Raises UnsupportedError for others.
 
     Args:
-        origin: the source line with which an error's message begins (`origin_of`).
+        origin: source line with which an error's message begins (`origin_of`).
     """
     name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
     if name not in sch.DTYPE_BYTES:
@@ -73,10 +76,10 @@ def dtype_of(type_: ir.Type, origin: str = "") -> Any:
 
 
 def emit_body(function: Any) -> EmittedBody:
-    """Emits a stage's body function, whose named linalg operations have been generalised.
+    """Emit a stage's body function, whose named linalg operations have been generalised.
 
     Raises:
-        UnsupportedError: with the stage's source line, for what a schedule cannot express.
+        UnsupportedError: a schedule cannot express an operation; the message has the stage's source line.
     """
     return _BodyEmitter(function).emit()
 
@@ -134,7 +137,7 @@ class _BodyEmitter:
 
     @cached_property
     def origin(self) -> str:
-        """The source line of the stage, with which an error's message begins."""
+        """Source line of the stage, with which an error's message begins."""
         return origin_of(self.function)
 
     def _region(self, value: ir.Value, name: str) -> None:
@@ -142,12 +145,13 @@ class _BodyEmitter:
         self.views[value] = whole(name, value.type.shape)
 
     def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
-        """The operand that a returned value is, where the body updates it; None for others, which are copied."""
+        """Return the index of the operand that a returned value updates in place; None for other values, which are
+        copied."""
         name = self.views[value].tensor
         return operand_names.index(name) if name in self.updated and name in operand_names else None
 
     def _copy(self, value: ir.Value, name: str) -> None:
-        """Puts a returned value that is a view of something else into a parameter."""
+        """Copy a returned value that is a view of another tensor to a parameter."""
         shape = tuple(value.type.shape)
         identity = identity_map(len(shape))
         source = sch.Access(self.name(value), identity)
@@ -157,7 +161,7 @@ class _BodyEmitter:
         return sch.Param(name, tuple(type_.shape), dtype_of(type_, self.origin), access)
 
     def name(self, value: ir.Value) -> str:
-        """The name of the parameter, local or window that shows exactly `value`, or of the scalar that it is."""
+        """Return the name of the parameter, local or window that shows exactly `value`, or of the scalar that it is."""
         if value in self.scalars:
             return self.scalars[value]
         view = self.views[value]
@@ -166,18 +170,18 @@ class _BodyEmitter:
         return self.windows.setdefault(view, f"w{len(self.windows)}")
 
     def filled(self, value: ir.Value) -> None:
-        """Make a local of a filled tensor that an operation of the algorithm reads."""
+        """Create a local for a filled tensor that an operation of the algorithm reads."""
         if value in self.literals and value not in self.views and isinstance(value.type, ir.RankedTensorType):
             name, dtype = self.written(value), dtype_of(value.type, self.origin)
             self.vector(tuple(value.type.shape), [], name, [("literal", "const", [self.literals[value]], dtype)])
 
     def flat(self, value: ir.Value) -> str:
-        """The name of `value` [.., rows, 1], which has one number per row, seen as [.., rows]."""
+        """Return the name of `value` [.., rows, 1], which has one number per row, viewed as [.., rows]."""
         view = dropped(self.views[value], list(value.type.shape)[:-1])
         return self.windows.setdefault(view, f"w{len(self.windows)}")
 
     def written(self, value: ir.Value) -> str:
-        """A place for the result of an operation: a parameter where it is returned, else a local."""
+        """Return a place for the result of an operation: a parameter if it is returned, else a local."""
         if value not in self.views:
             name = self.returned.get(value)
             if name is None:
@@ -194,7 +198,7 @@ class _BodyEmitter:
         if is_view(op):
             if op.operands[0] in self.views:
                 self._view(op)
-            elif op.operands[0] in self.literals:  # of a filled tensor
+            elif op.operands[0] in self.literals:  # a view of a filled tensor
                 self.literals[op.results[0]] = self.literals[op.operands[0]]
             return
         if op.name == "arith.constant":
@@ -237,7 +241,7 @@ class _BodyEmitter:
     def _generic(self, op: ir.Operation) -> None:
         block = op.regions[0].blocks[0]
         used = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
-        if len(used) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
+        if len(used) != 1:  # torch-mlir computes a maximum together with its index, even if only one is used
             raise BodyEmissionErrors.SEVERAL_RESULTS(origin=self.origin, op=op.name, results=len(used))
         (number,) = used
         result, count = op.results[number], len(block.arguments) - len(op.results)
@@ -252,7 +256,7 @@ class _BodyEmitter:
         maps = [*maps[:count], maps[count + number]]
         dims = loop_sizes(maps, [value.type for value in [*inputs, result]], self.origin)
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
-        inside = {operand for inner in walk(op) for operand in inner.operands}  # and not through the maps
+        inside = {operand for inner in walk(op) for operand in inner.operands}  # reads other than through the maps
         known = (v for v in outer_values(op) if v in inside and (v in self.views or v in self.scalars))
         outside = {value: self.name(value) for value in known}
         body = BodyTranslator(block, outside, self.literals, self.origin)
@@ -269,7 +273,7 @@ class _BodyEmitter:
     def _accesses(
         self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: BodyTranslator
     ) -> list[sch.Access]:
-        """Access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
+        """Return access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
         accesses: list[sch.Access] = []
         for index, value in enumerate(inputs):
             argument = op.regions[0].blocks[0].arguments[index]
@@ -283,8 +287,8 @@ class _BodyEmitter:
         return accesses
 
     def _access(self, value: ir.Value, rows: tuple[tuple[int, ...], ...]) -> sch.Access:
-        """An access to what is reduced. A parameter that it shows with other unit dimensions is accessed itself: a
-        window would need it dense, and a tile of it is cut from what is wider."""
+        """Return an access to a reduced operand. A parameter that it shows with other unit dimensions is accessed
+        directly: a window would need it to be dense, but a tile of it is a part of a wider tensor."""
         view = self.views.get(value)
         if view is None or not view.tensor.startswith("x") or is_whole(view, self.shapes[view.tensor]):
             return sch.Access(self.name(value), rows)
@@ -334,7 +338,7 @@ class _BodyEmitter:
         return self.name(op.operands[index])
 
     def updates(self, op: ir.Operation) -> None:
-        """Notes which results are operands that the operation updates in place."""
+        """Record the results that are operands updated in place."""
         for result, operand in kv.ties_of(op).items():
             view = self.views[op.results[result]] = self.views[op.operands[operand]]
             self.updated.add(view.tensor)
@@ -345,7 +349,7 @@ class _BodyEmitter:
         """Append a vector program of (name, op, args, type) rows, of which the last one is the result.
 
         Args:
-            first: where it begins along the last dimension of `out`.
+            first: start of the written range along the last dimension of `out`.
         """
         instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
         *rows, last = identity_map(len(dims))
@@ -356,8 +360,8 @@ class _BodyEmitter:
 
 
 def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple[str, ir.Value]:
-    """The combining operation of a reduction's body, for one of its results, and what it combines with the
-    accumulator."""
+    """Return the combining operation of a reduction's body for one of its results, and the value that it combines with
+    the accumulator."""
     last = body.terminator.operands[number].owner
     if isinstance(last, ir.Block):
         return "none", accumulator
@@ -371,7 +375,7 @@ def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple
 
 
 def _long(view: sch.View) -> list[tuple[int, int]]:
-    """Sizes and strides of the dimensions that have more than one element."""
+    """Return sizes and strides of the dimensions with more than one element."""
     return [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
 
 
@@ -384,7 +388,7 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
         ("base", "minsi", ["raised", "most"], "i64"),
         ("past", "subi", ["in0", "base"], "i64"),
         ("behind", "subi", ["end", "base"], "i64"),
-        ("ring", "maxsi", ["behind", g.recent], "i64"),  # which it is anyway: a divisor must be known to be above 0
+        ("ring", "maxsi", ["behind", g.recent], "i64"),  # always true; it proves that the divisor is positive
         ("lap", "remsi", ["past", "ring"], "i64"),
         ("place", "addi", ["lap", "base"], "i64"),
         ("before", "cmpi_slt", ["in0", "base"], "i1"),
@@ -396,7 +400,8 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
-    """The flags of the cache's rows; with an index those of its rows too, and those that they replace once more."""
+    """Emit the flags of the cache's rows; with an index also those of its rows, and then those of the rows that they
+    replace."""
     g, operands = e.geometry(op), kv.operands_of(op)
     slots, out = op.results[0].type.shape[0], e.written(op.results[0])
     masks = [sch.Access(e.name(operands[name]), ((1, 0, 0),)) for name in ("position", "active")]
@@ -423,7 +428,7 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
-    """The positions of all rows; then those of the rows between sinks and ring, where an operand has them."""
+    """Emit the positions of all rows; then, if there is such an operand, those of the rows between sinks and ring."""
     g, operands = e.geometry(op), kv.operands_of(op)
     heads, rows = op.results[0].type.shape
     out, length, topk = e.written(op.results[0]), e.name(operands["length"]), e.name(operands["topk"])
@@ -506,14 +511,15 @@ def _all_to_all(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
-    """The place for a result of which only the first `length` columns are computed; it is filled with zeros first."""
+    """Return the place of a result of which only the first `length` columns are computed; it is filled with zeros
+    first."""
     name, shape = e.written(value), tuple(value.type.shape)
     e.vector(shape, [], name, [("literal", "const", [0.0], "f32")])
     return name
 
 
 def _step(e: _BodyEmitter, op: ir.Operation) -> None:
-    """The step that an operation of the algorithm is, as its specification says."""
+    """Emit the step of an operation of the algorithm, according to its specification."""
     spec = kv.spec_of_op(op)
     e.updates(op)
     for value in op.operands:
@@ -533,8 +539,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _result_place(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
-    """The name of the place for a result, "" where nobody reads what a step may leave out. Of a part, all of it is
-    written where others than this body may read it."""
+    """Return the name of the place for a result; "" for an optional result without readers. If a step writes only a
+    part of it, the rest is filled if other bodies may read it."""
     if operand.optional and not any(True for _ in value.uses):
         return ""
     name = _cleared(e, value) if operand.mode == "part" and value in e.returned else e.written(value)

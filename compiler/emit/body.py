@@ -18,19 +18,22 @@ _TYPES = {name: name for name in ("f32", "f64", "bf16", "f16", "i1", "i8", "i32"
 
 
 class LoopBodyErrors(ErrorKind):
-    READ_FROM_OUTSIDE = UnsupportedError, "{origin}a loop body reads {type} from outside, which no schedule expresses"
+    READ_FROM_OUTSIDE = (
+        UnsupportedError,
+        "{origin}a loop body reads {type} from outside, which a schedule cannot express",
+    )
     OPERATION = UnsupportedError, "{origin}a schedule has no vector instruction for '{op}' in a loop body"
     TYPE = UnsupportedError, "{origin}a loop body computes in {type}, for which a schedule has no dtype"
 
 
 class BodyTranslator:
-    """Translates the operations of one block, naming inputs `in0`.. and results `v0`..
+    """Translator of the operations of one block, which names inputs `in0`.. and results `v0`..
 
     Args:
         block: the body block.
         names: names of the kernel's tensor and scalar parameters.
         literals: values known at compile time.
-        origin: the source line with which an error's message begins (`origin_of`).
+        origin: source line with which an error's message begins (`origin_of`).
     """
 
     def __init__(
@@ -44,16 +47,16 @@ class BodyTranslator:
         *self.operations, self.terminator = [op.operation for op in block.operations]
 
     def bind(self, argument: ir.Value, value: Arg) -> None:
-        """Says what a block argument stands for."""
+        """Set the value of a block argument."""
         self.known[argument] = value
 
     def bind_output(self, argument: ir.Value, init: Literal | None) -> None:
-        """Says what the output held before, which the block may read only where it is a constant."""
+        """Set the initial value of the output, which the block may read only if it is a constant."""
         if init is not None:
             self.known[argument] = init
 
     def program_for(self, value: ir.Value) -> tuple[tuple[Instr, ...], str]:
-        """The instructions that `value` needs, in order, and its name."""
+        """Return the instructions that compute `value`, in order, and its name."""
         for op in self._needed(value):
             if op.results[0] not in self.known:
                 self._translate(op)
@@ -66,7 +69,7 @@ class BodyTranslator:
         return (*needed, Instr("literal", "const", (name,), self._type(value.type))), "literal"
 
     def product_of(self, value: ir.Value) -> tuple[str, str] | None:
-        """(a, b) when `value` is in_a * in_b, each possibly widened first; None otherwise."""
+        """Return (a, b) if `value` is in_a * in_b, each optionally widened first; None otherwise."""
         op = value.owner
         if isinstance(op, ir.Block) or op.operation.name != "arith.mulf":
             return None
@@ -82,7 +85,7 @@ class BodyTranslator:
         return factors[0], factors[1]
 
     def _needed(self, value: ir.Value) -> list[ir.Operation]:
-        """The operations that `value` depends on, in order."""
+        """Return the operations that `value` depends on, in order."""
         needed_values = {value}
         needed = []
         for op in reversed(self.operations):
@@ -105,7 +108,7 @@ class BodyTranslator:
         name, args = self._operation(op)
         result = op.results[0]
         if name in ("sitofp", "uitofp") and not isinstance(args[0], str):
-            self.known[result] = float(args[0])  # a literal has no dtype that a conversion could begin with
+            self.known[result] = float(args[0])  # a literal has no dtype to convert from
             return
         instruction = Instr(f"v{len(self.instructions)}", name, tuple(args), self._type(result.type))
         self.instructions[result] = instruction
@@ -133,6 +136,6 @@ class BodyTranslator:
 
 
 def literal(attribute: ir.Attribute) -> Literal:
-    """The number in a scalar attribute; flags are 0 and 1, as everywhere in a schedule."""
+    """Return the number in a scalar attribute; flags are 0 and 1, as everywhere in a schedule."""
     value: Literal = attribute.value
     return int(value) if isinstance(value, bool) else value

@@ -33,17 +33,17 @@ class EmissionErrors(ErrorKind):
     ENTRIES_DISAGREE = InternalError, "the entries disagree about the tensor {tensor!r}: {first} and {second}"
     MEMORY = (
         UnsupportedError,
-        "the program requires {required} of memory, and the capacity of {memories} on {sockets:g} sockets is "
+        "the program requires {required} of memory, but the capacity of {memories} on {sockets:g} sockets is "
         "{capacities}: use more sockets or ranks, a smaller batch or context, or smaller weights",
     )
 
 
 def emit_program(module: ir.Module) -> Program:
-    """The schedule of `module`, which is left as it is.
+    """Return the schedule of `module`, which is not changed.
 
     Raises:
-        UnsupportedError: for an operation that a schedule cannot express, with its source line; for a program that
-            the machine's memory does not hold.
+        UnsupportedError: an operation that a schedule cannot express, with its source line; or a program that exceeds
+            the machine's memory.
     """
     emitted_bodies = {f.name.value: emit_body(f) for f in functions(module) if df.BODY in f.attributes}
     analyses = [KernelAnalysis(f, bodies=emitted_bodies) for f in functions(module) if KERNEL in f.attributes]
@@ -65,7 +65,7 @@ def emit_program(module: ir.Module) -> Program:
 
 
 def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
-    """Addresses for the tensors of all entries: states, inputs and outputs, then temporaries, then weights.
+    """Assign addresses to the tensors of all entries: states, inputs and outputs, then temporaries, then weights.
 
     Temporaries hold nothing between calls, so the entries share one region for them.
     """
@@ -89,7 +89,7 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
 
 
 def _stores(module: ir.Module) -> frozenset[str]:
-    """The states that keep K and V of all positions for queries to choose from."""
+    """Return the states that keep K and V of all positions, from which queries select."""
     if PROGRAM not in module.operation.attributes:
         return frozenset()  # a module without a cache
     groups = [group for group in get_groups(module) if store_of(group.geometry).lies_far]
@@ -97,10 +97,9 @@ def _stores(module: ir.Module) -> frozenset[str]:
 
 
 def _with_tiers(program: Program, target: Target, stores: Container[str] = ()) -> Program:
-    """Puts what a memory does not hold into the next one: tables of which few rows are read first, then what leaves
-    least behind. `stores` lie behind main memory, where there is any, however much room it has: they grow with the
-    context, and a step reads few of their rows.
-    """
+    """Move tensors that exceed a memory to the next one: first tables of which few rows are read, then the choice that
+    moves the fewest bytes. `stores` are always behind main memory, if there is such a memory: they grow with the
+    context, and a step reads few of their rows."""
     sizes = {tensor.name: tensor.nbytes for tensor in program.tensors}
     tables = _tables(program)
     roles = {tensor.name: tensor.role in STORED for tensor in program.tensors}
@@ -123,7 +122,7 @@ def _with_tiers(program: Program, target: Target, stores: Container[str] = ()) -
 
 
 def _tables(program: Program) -> set[str]:
-    """The tensors of which every reader fetches rows by an index. Prefill does not count: it reads many rows, but only
+    """Return the tensors whose readers all fetch rows by an index. Prefill does not count: it reads many rows, but only
     once per prompt."""
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
@@ -143,12 +142,12 @@ def _tables(program: Program) -> set[str]:
 
 
 def _fetches(body: Body, index: int) -> bool:
-    """Whether a body reads one of its parameters by an index only."""
+    """Return True if a body reads one of its parameters only by an index."""
     return any(body.params[index].name in _sources(step) for step in body.steps)
 
 
 def _sources(step: Step) -> list[object]:
-    """The names of the tensors of which a step fetches rows by an index."""
+    """Return the names of the tensors of which a step fetches rows by an index."""
     if isinstance(step, Vector):
         return [instr.args[0] for instr in step.body if instr.op == "load"]
     if not isinstance(step, Op):

@@ -1,4 +1,4 @@
-"""Entry functions become schedule entries: control, scalars, launches, and the tensors they touch."""
+"""Entry functions become schedule entries: control flow, scalars, launches, and the tensors they use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sscc.ir.choices import MAIN, RANK
 
 @dataclass
 class EmittedEntry:
-    """An entry, the tensors it names (address 0 until placed), and how long its temporaries live."""
+    """An entry, the tensors that it names (address 0 until placed), and the lifetimes of its temporaries."""
 
     entry: sch.Entry
     tensors: dict[str, sch.Tensor]
@@ -29,7 +29,7 @@ class EmittedEntry:
 
 @dataclass
 class EntryEmitter(Flow):
-    """Emits one entry function: kernels' results that are not updates in place become temporaries."""
+    """Emitter of one entry function. Results of kernels that are not updates in place become temporaries."""
 
     kernels: dict[str, KernelLayout] = field(default_factory=dict)
     bodies: BodyTable = field(default_factory=BodyTable)
@@ -100,7 +100,7 @@ class EntryEmitter(Flow):
         return items
 
     def _lifetimes(self) -> dict[str, Lifetime]:
-        """First and last launch that touch each temporary; one that enters a loop lives to its end."""
+        """Return the first and last launch that use each temporary; one that enters a loop lives to the loop's end."""
         lifetimes = {}
         for name, tensor in self.tensors.items():
             if tensor.role != "temporary" or name not in self.touched:
@@ -156,7 +156,7 @@ class EntryEmitter(Flow):
         return outputs, scalar_outputs
 
     def _renamed(self, value: ir.Value, target: sch.View) -> bool:
-        """Lets a temporary that is returned as it lies be the output itself."""
+        """Rename a temporary that is returned unchanged, so that it is the output itself."""
         view = self.windows[value]
         temporary = self.tensors[view.tensor]
         same_size = temporary.elements == self.tensors[target.tensor].elements
@@ -173,7 +173,7 @@ class EntryEmitter(Flow):
 
 
 def _renamed_item(item: sch.Item, old: str, new: str) -> sch.Item:
-    """`item` with tensor `old` called `new`."""
+    """Return `item` with tensor `old` renamed to `new`."""
     if isinstance(item, sch.Launch):
         args = tuple(replace(view, tensor=new) if view.tensor == old else view for view in item.args)
         return replace(item, args=args)

@@ -1,4 +1,4 @@
-"""What entries and kernels have in common: control, scalar arithmetic, and tensors as windows of named regions."""
+"""Common parts of entries and kernels: control flow, scalar arithmetic, and tensors as windows of named regions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ COMPARISONS = {0: "eq", 1: "ne", 2: "lt", 3: "le", 4: "gt", 5: "ge"}
 
 
 class FlowErrors(ErrorKind):
-    OPERATION = InternalError, "{origin}'{op}' cannot stand in {function!r}, which has control, calls and views only"
+    OPERATION = (
+        InternalError,
+        "{origin}'{op}' is not allowed in {function!r}, which has only control flow, calls and views",
+    )
     SCALAR_OPERATION = InternalError, "{origin}a schedule has no scalar operation for '{op}'"
     TABLE_NOT_CONSTANT = (
         UnsupportedError,
-        "{origin}'{op}' reads a number for control from a tensor that is not a constant table of one axis",
+        "{origin}'{op}' reads a number for control flow from a tensor that is not a constant table of one axis",
     )
     NO_VIEW = InternalError, "{origin}{source} cannot be viewed as {result}, not even in a copy"
     OVERWRITTEN = (
@@ -44,11 +47,11 @@ class FlowErrors(ErrorKind):
         "{origin}'{op}' overwrites a value that '{reader}' ({place}) reads later; a schedule updates in place: read "
         "the value before the update, or read the new one",
     )
-    LOOP_STEP = InternalError, "{origin}a loop has the step {step}, and a schedule's loops have step 1"
-    TWO_BRANCHES = InternalError, "{origin}both sides of a branch compute, and a schedule's branches have one"
+    LOOP_STEP = InternalError, "{origin}a loop has the step {step}, but a schedule's loops have step 1"
+    TWO_BRANCHES = InternalError, "{origin}both sides of a branch compute, but a schedule's branches have one"
     SWAPPED = (
         UnsupportedError,
-        "{origin}{first} and {second} trade places, which needs a third buffer that a schedule does not have",
+        "{origin}{first} and {second} are swapped, which needs a third buffer that a schedule does not have",
     )
 
 
@@ -56,8 +59,8 @@ class FlowErrors(ErrorKind):
 class Flow(ABC):
     """Walks a function whose tensors are values, and emits items in which they are windows of regions.
 
-    What an operation updates in place (a tied operand, the destination of an insert) keeps its window; everything
-    else gets a place from the subclass.
+    A value that an operation updates in place (a tied operand, the destination of an insert) keeps its window; all
+    other values get a place from the subclass.
     """
 
     function: Any
@@ -67,18 +70,18 @@ class Flow(ABC):
 
     @abstractmethod
     def work(self, op: ir.Operation) -> bool:
-        """Emits an operation that computes or calls; False where it is none of those that the subclass knows."""
+        """Emit an operation that computes or calls. Return False for an operation that the subclass does not know."""
 
     @abstractmethod
     def temporary(self, type_: ir.RankedTensorType) -> sch.View:
-        """A new place for a tensor."""
+        """Return a new place for a tensor."""
 
     @abstractmethod
     def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
-        """Moves the elements of one window to another of the same shape."""
+        """Copy the elements of one window to another of the same shape."""
 
     def finish(self) -> None:  # noqa: B027  (an emitter that builds items at once has nothing to end)
-        """Ends the item under construction, if any, where a block begins or ends."""
+        """End the item under construction, if any, where a block begins or ends."""
 
     def operation(self, op: ir.Operation) -> None:
         handler = _HANDLERS.get(op.name)
@@ -155,18 +158,18 @@ class Flow(ABC):
         self.windows[op.results[0]] = dest
 
     def box(self, op: ir.Operation, view: sch.View, dynamic: list[ir.Value]) -> sch.View:
-        """The window that a slice or an insertion `op` with these dynamic offsets cuts from `view`."""
+        """Return the window that a slice or an insertion `op` with these dynamic offsets cuts from `view`."""
         values = iter(dynamic)
         marker = ir.ShapedType.get_dynamic_size()
         offsets = [self.offset(next(values)) if o == marker else o for o in op.attributes["static_offsets"]]
         return sliced(view, offsets, list(op.attributes["static_sizes"]), list(op.attributes["static_strides"]))
 
     def offset(self, value: ir.Value) -> sch.ScalarOperand | tuple[str, int]:
-        """An offset in elements: a number, a scalar's name, or a name and a factor."""
+        """Return an offset in elements: a number, a scalar's name, or a name and a factor."""
         return self.scalars[value]
 
     def check_dead(self, op: ir.Operation, value: ir.Value) -> None:
-        """An in-place update is legal only where nobody reads the old value, or a part of it, afterwards."""
+        """Refuse an in-place update if the old value, or a part of it, is read afterwards."""
         around = {outer.block: outer for outer in _nest(op)}
         for reader in _readers(op, value):
             shared = next(outer for outer in _nest(reader) if outer.block in around)
@@ -184,8 +187,8 @@ class Flow(ABC):
         self.items[-1].append(sch.For(index, lower, upper, body))
 
     def enter(self, op: ir.Operation, index: str) -> tuple[sch.ScalarOperand, sch.ScalarOperand, list[sch.View]]:
-        """The bounds of a loop whose index gets this name, and where the values that it carries lie: the same place
-        before, in and after it."""
+        """Return the bounds of a loop whose index gets this name, and the places of the values that it carries: the
+        same place before, in and after it."""
         lower, upper, step, *inits = op.operands
         if self.scalars[step] != 1:
             raise FlowErrors.LOOP_STEP(origin=origin_of(op), step=self.scalars[step])
@@ -207,7 +210,7 @@ class Flow(ABC):
             self.windows[result] = target
 
     def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
-        """Emits a nested block, as `walk` does."""
+        """Emit a nested block, as `walk` does."""
         self.finish()
         self.items.append([])
         self.walk(block, targets)
@@ -215,14 +218,14 @@ class Flow(ABC):
         return tuple(self.items.pop())
 
     def walk(self, block: ir.Block, targets: list[sch.View]) -> None:
-        """Goes through a block whose yielded values must end up in `targets`."""
+        """Emit a block whose yielded values must end up in `targets`."""
         *body, terminator = [inner.operation for inner in block.operations]
         for inner in body:
             self.operation(inner)
         self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
 
     def settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:
-        """Copies each value to where it must end up, unless it is there already."""
+        """Copy each value to its target, unless it is there already."""
         moves = [(value, target) for value, target in pairs if self.windows[value] != target]
         overwritten: set[str] = set()
         for value, target in moves:
@@ -235,15 +238,15 @@ class Flow(ABC):
 
 
 def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
-    """`op` and the operations around it, up to the function."""
+    """Return `op` and the operations around it, up to the function."""
     while op.name != "func.func":
         yield op
         op = op.parent.operation
 
 
 def _readers(op: ir.Operation, value: ir.Value) -> Iterator[ir.Operation]:
-    """The operations that read `value`, which `op` updates, or that read a part which overlaps with it of the tensor
-    that `value` is a slice of. An insertion into that tensor makes its next version, and is no reader."""
+    """Return the operations that read `value`, which `op` updates, or an overlapping part of the tensor that `value` is
+    a slice of. An insertion into that tensor is its next version, not a reader."""
     part, root = op, value
     source = producer(root)
     while source is not None and is_view(source) and source.name != "tensor.insert_slice":
@@ -256,14 +259,14 @@ def _readers(op: ir.Operation, value: ir.Value) -> Iterator[ir.Operation]:
             inserts = user.name == "tensor.insert_slice"
             if not is_view(user) or (inserts and alias in (value, user.operands[0])):
                 yield user
-                if inserts and alias == user.operands[0]:  # it lies there now
+                if inserts and alias == user.operands[0]:  # an alias from here on
                     pending.append(user.results[0])
             elif not inserts and not _is_beside(user, part):
                 pending.append(user.results[0])
 
 
 def _is_beside(one: ir.Operation, other: ir.Operation) -> bool:
-    """Whether two slices of one tensor, at constant offsets, have no element in common."""
+    """Return True if two slices of one tensor, at constant offsets, have no element in common."""
     boxes = _box(one), _box(other)
     if None in boxes or _sliced(one) != _sliced(other):
         return False
@@ -272,12 +275,12 @@ def _is_beside(one: ir.Operation, other: ir.Operation) -> bool:
 
 
 def _sliced(op: ir.Operation) -> ir.Value:
-    """The tensor that a slice is taken from, or put into."""
+    """Return the tensor that a slice is extracted from, or inserted into."""
     return op.operands[1 if op.name == "tensor.insert_slice" else 0]
 
 
 def _box(op: ir.Operation) -> list[tuple[int, int, int]] | None:
-    """Offset, size and step per axis of a slice; None for other operations, and offsets that are not constant."""
+    """Return offset, size and step per axis of a slice; None for other operations, and for dynamic offsets."""
     if op.name not in SLICES or len(op.operands) > 1 + (op.name == "tensor.insert_slice"):
         return None
     return list(zip(*(op.attributes[f"static_{name}"] for name in ("offsets", "sizes", "strides")), strict=True))

@@ -1,4 +1,4 @@
-"""Schedule kernels from their layouts: stages get ports, that is, slots of streams and what they wait for."""
+"""Schedule kernels from their layouts: stages get ports, that is, slots of streams and the buffers they wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KernelEmissionErrors(ErrorKind):
 
 @dataclass
 class BodyTable:
-    """The bodies of a program. Equal bodies are in it once, under the name of the first."""
+    """The bodies of a program. Equal bodies are stored once, under the name of the first."""
 
     by_content: dict[sch.Body, str] = field(default_factory=dict)
     by_name: dict[str, sch.Body] = field(default_factory=dict)
@@ -34,10 +34,10 @@ class BodyTable:
 
 
 def emit_kernel(layout: KernelLayout, bodies: BodyTable) -> sch.Kernel:
-    """The kernel of a layout, whose bodies are added to `bodies`.
+    """Return the kernel of a layout; its bodies are added to `bodies`.
 
     Raises:
-        InternalError: for a loop of unknown length that carries a value on the chip.
+        InternalError: a loop of unknown length carries a value on the chip.
     """
 
     def emitted(item: sch.Item) -> sch.Item:
@@ -59,7 +59,7 @@ def _pipeline(pipeline: sch.Pipeline, layout: KernelLayout, bodies: BodyTable) -
 
 
 def _stage(stage: StageLayout, bodies: BodyTable, streams: Mapping[str, Stream], count: int) -> sch.Stage:
-    """A stage of a pipeline of `count` iterations."""
+    """Return a stage of a pipeline of `count` iterations."""
     reads = [_port(view, stage, streams.get(view.tensor), count, written=False) for view in stage.reads]
     writes = [_port(view, stage, streams.get(view.tensor), count, written=True) for view in stage.writes]
     ports = (*reads, *writes)
@@ -69,8 +69,9 @@ def _stage(stage: StageLayout, bodies: BodyTable, streams: Mapping[str, Stream],
 
 
 def _port(view: sch.View, stage: StageLayout, stream: Stream | None, count: int, *, written: bool) -> sch.Port:
-    """A slot is one tile, or what all firings of an iteration make; what is loaded early is one slot for all
-    iterations. An iteration hands its value to the next slot, and the store after the last takes that one's."""
+    """Return a port. A slot is one tile, or the result of all firings of an iteration; a value that is loaded early is
+    one slot for all iterations. An iteration writes its carried value to the next slot; the store behind the last
+    iteration reads that slot."""
     if stream is None:
         return sch.Port(view)
     per = 1 if stream.kind == "tile" else prod(stage.grid)

@@ -1,8 +1,8 @@
-"""What a kernel function is on the machine: its parameters, control, pipelines, and where each of its values lies.
+"""Layout of a kernel function on the machine: its parameters, control flow, pipelines, and the place of each value.
 
-A straight run of stages is a pipeline of one iteration; a loop marked `df.pipelined` is a pipeline of its
-iterations, with the loads before it (once, first) and the stores after it (last). In a function that nobody has placed
-(-O0: one operation per kernel) a stage reads and writes memory.
+A straight run of stages is a pipeline of one iteration; a loop marked `df.pipelined` is a pipeline of its iterations,
+with the loads before it (once, first) and the stores after it (last). In a function without placement (-O0: one
+operation per kernel) a stage reads and writes memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.locations import describe_location, origin_of
 
 TILE = "t0"
-"""The index of a stage's firings."""
+"""Index of a stage's firings."""
 
 
 class KernelLayoutErrors(ErrorKind):
     COPY_NOT_PLACED = (
         InternalError,
-        "{origin}kernel {kernel!r} needs a rearranged copy of {type}, for which no pass has placed a buffer",
+        "{origin}kernel {kernel!r} needs a rearranged copy of {type}, but no pass has placed a buffer for it",
     )
     STRIDED_UPDATE = InternalError, "{body} updates windows of an operand that is not dense"
-    STAGES_BEFORE_LOOP = InternalError, "{origin}stages that compute stand before a pipelined loop in its block"
-    TILE_LOOP_YIELD = InternalError, "{origin}a tile loop yields another value than it accumulates"
-    RESULT_NOT_PLACED = InternalError, "{origin}stage {stage!r} makes a value for which no pass has placed a buffer"
+    STAGES_BEFORE_LOOP = InternalError, "{origin}stages that compute precede a pipelined loop in its block"
+    TILE_LOOP_YIELD = InternalError, "{origin}a tile loop yields a value other than its accumulator"
+    RESULT_NOT_PLACED = (
+        InternalError,
+        "{origin}stage {stage!r} produces a value, but no pass has placed a buffer for it",
+    )
     TILE_NOT_INSERTED = InternalError, "{origin}a tile is inserted into {users} results instead of one"
 
 
@@ -45,9 +48,9 @@ class StageLayout:
     """A stage before its ports are known.
 
     Attributes:
-        reads, writes: the windows of its body's parameters, in this order: operands (also those that it updates), and
-            results that have a place of their own.
-        scalars: of the body.
+        reads, writes: windows of its body's parameters, in this order: operands (also those that it updates), and
+            results with a place of their own.
+        scalars: scalars of the body.
         grid, when, pcus: as in the schedule.
     """
 
@@ -63,7 +66,7 @@ class StageLayout:
 
 @dataclass(frozen=True)
 class Stream:
-    """A buffer, and what a slot of it holds."""
+    """A buffer, and the contents of one of its slots."""
 
     buffer: sch.Buffer
     kind: df.StreamKind
@@ -71,15 +74,15 @@ class Stream:
 
 @dataclass(frozen=True)
 class KernelLayout:
-    """A kernel, decided but for the ports of its stages.
+    """A kernel, complete except for the ports of its stages.
 
     Attributes:
-        params: tensor operands and results of their own, with how the kernel as a whole uses them.
+        params: tensor operands and separate results, with the accesses of the kernel as a whole.
         scalars: names of scalar operands.
-        tied: per result, the operand index it updates in place, or None for a parameter of its own.
+        tied: for each result, the index of the operand that it updates in place, or None for a parameter of its own.
         control: loops, branches, scalars, and pipelines without their buffers and stages.
-        streams: per pipeline, by the buffer's name.
-        stages: per pipeline, in order.
+        streams: streams by the buffer's name, per pipeline.
+        stages: stages in order, per pipeline.
     """
 
     name: str
@@ -93,7 +96,7 @@ class KernelLayout:
 
 
 def copy_body(shape: tuple[int, ...], dtype: Any) -> sch.Body:
-    """The body that moves a box of one shape and dtype."""
+    """Return the body that copies a box of one shape and dtype."""
     identity = identity_map(len(shape))
     step = sch.Vector(shape, (sch.Access("x0", identity),), sch.Access("y0", identity), (), "in0")
     params = sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write")
@@ -103,11 +106,11 @@ def copy_body(shape: tuple[int, ...], dtype: Any) -> sch.Body:
 def gathered(body: sch.Body, strided: Sequence[bool]) -> sch.Body:
     """Return `body` with its windows of strided parameters moved to dense copies, which it makes first.
 
-    Offsets and strides of a window count elements of a dense region. An operand may be strided where the model slices
-    what it has computed, as Falcon does with the rows of one product that holds queries, keys and values of each group.
+    Offsets and strides of a window count elements of a dense region. An operand may be strided if the model slices a
+    computed value, as Falcon does with the rows of one product that holds queries, keys and values of each group.
 
     Args:
-        strided: whether the operand of each parameter that is read is not dense; results come behind.
+        strided: for each parameter that is read, True if its operand is not dense; results follow.
     """
     wanted = {window.view.tensor for window in body.windows}
     pairs = zip(body.params, strided, strict=False)
@@ -140,19 +143,19 @@ def gathered(body: sch.Body, strided: Sequence[bool]) -> sch.Body:
 
 @dataclass
 class KernelAnalysis(Flow):
-    """Finds the layout of a kernel function whose stages call `bodies`."""
+    """Analysis of a kernel function whose stages call `bodies`, which finds its layout."""
 
     bodies: Mapping[str, EmittedBody] = field(default_factory=dict)
     streams: dict[str, dict[str, Stream]] = field(default_factory=dict)
     stages: dict[str, list[StageLayout]] = field(default_factory=dict)
     open: sch.Pipeline | None = None
-    looped: bool = False  # the loop of the open pipeline is over: only stores may follow
-    handed: dict[ir.Value, str] = field(default_factory=dict)  # what a loop yields in a buffer
-    factors: dict[ir.Value, int] = field(default_factory=dict)  # offsets of tiles: by how much each firing advances
+    looped: bool = False  # the loop of the open pipeline has ended: only stores may follow
+    handed: dict[ir.Value, str] = field(default_factory=dict)  # values that a loop yields in a buffer
+    factors: dict[ir.Value, int] = field(default_factory=dict)  # offsets of tiles: advance per firing
 
     def layout(self) -> KernelLayout:
-        """Raises InternalError where a value has no place, or a loop no form of a pipeline; UnsupportedError where an
-        update in place would lose a value that is read later."""
+        """Return the layout. Raises InternalError if a value has no place, or a loop is not a pipeline;
+        UnsupportedError if an update in place would destroy a value that is read later."""
         operands = {f"x{index}": value for index, value in enumerate(self.function.arguments)}
         tensors = {name: value for name, value in operands.items() if isinstance(value.type, ir.RankedTensorType)}
         scalars = tuple(name for name in operands if name not in tensors)
@@ -176,7 +179,8 @@ class KernelAnalysis(Flow):
         return KernelLayout(name, location, params, scalars, tied, tuple(self.items[0]), self.streams, self.stages)
 
     def _tie(self, value: ir.Value, name: str, operands: list[str]) -> int | None:
-        """The operand that a returned value is, updated in place; None once it is in a parameter of its own."""
+        """Return the index of the operand that a returned value updates in place; None after copying it to a parameter.
+        """
         view = self.windows[value]
         if view.tensor in operands:
             index = operands.index(view.tensor)
@@ -191,14 +195,14 @@ class KernelAnalysis(Flow):
         raise KernelLayoutErrors.COPY_NOT_PLACED(origin=origin, kernel=kernel, type=type_)
 
     def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
-        """Stores a stream to memory, whole, or moves memory."""
+        """Store a whole stream to memory, or copy memory."""
         name, body = f"store {target.tensor}", copy_body(source.shape, dtype_of(type_))
         self._add(StageLayout(name, body, (source,), (target,), when="last" if self.looped else "each"))
 
     # ---------------------------------------------------------------------------------------------- pipelines
 
     def _pipeline(self) -> sch.Pipeline:
-        """The pipeline to which stages are added: the open one, or a new one."""
+        """Return the pipeline to which stages are added: the open one, or a new one."""
         if self.open is None:
             number = len(self.stages)
             self.open = sch.Pipeline(f"p{number}", f"i{number}", 0, 1, (), (), ())
@@ -206,7 +210,7 @@ class KernelAnalysis(Flow):
         return self.open
 
     def finish(self) -> None:
-        """Ends the open pipeline, if any."""
+        """End the open pipeline, if any."""
         if self.open is not None and self.stages[self.open.name]:
             self.items[-1].append(self.open)
         self.open, self.looped = None, False
@@ -227,7 +231,8 @@ class KernelAnalysis(Flow):
         return True
 
     def _loop(self, op: ir.Operation) -> None:
-        """A loop whose iterations overlap is the open pipeline's, in which only loads may stand before it."""
+        """Emit a loop. A loop with overlapping iterations belongs to the open pipeline, in which only loads may precede
+        it."""
         pipeline = self._pipeline()
         if any(stage.when != "first" for stage in self.stages[pipeline.name]):
             raise KernelLayoutErrors.STAGES_BEFORE_LOOP(origin=origin_of(op))
@@ -254,7 +259,7 @@ class KernelAnalysis(Flow):
         stages.append(replace(stage, name=name))
 
     def _load(self, op: ir.Operation) -> None:
-        """A stage that copies a window of memory into a buffer: a tile per firing inside a tile loop."""
+        """Add a stage that copies a window of memory into a buffer: a tile per firing inside a tile loop."""
         name, early, grid = df.stage_name(op), df.EARLY in op.attributes, self._grid(op)
         source = self.windows[op.operands[0]]
         stream = self._stream(op, 0, name, "early" if early else "tile" if grid else "whole")
@@ -263,8 +268,8 @@ class KernelAnalysis(Flow):
         self.windows[op.results[0]] = stream
 
     def _tiles(self, op: ir.Operation) -> None:
-        """Stages that fire in turn, once per iteration of `op`, with the loads that bring their tiles. The last one's
-        tiles are those of the results."""
+        """Add stages that fire in turn, once per iteration of `op`, with the loads of their tiles. The last one's tiles
+        are the results."""
         index, *accumulators = op.regions[0].blocks[0].arguments
         *body, terminator = [inner.operation for inner in op.regions[0].blocks[0].operations]
         *_, name = (df.stage_name(inner) for inner in body if df.is_stage(inner))
@@ -285,12 +290,12 @@ class KernelAnalysis(Flow):
         return (TILE, self.factors[value]) if value in self.factors else super().offset(value)
 
     def _grid(self, op: ir.Operation) -> tuple[int, ...]:
-        """The firings of a stage or a load per iteration: one per iteration of the tile loop around it."""
+        """Return the grid of a stage or a load: one firing per iteration of the tile loop around it."""
         loop = op.parent.operation
         return (int(self.scalars[loop.operands[1]]),) if df.TILES in loop.attributes else ()
 
     def _compute(self, op: ir.Operation) -> None:
-        """The firing of a body."""
+        """Add a stage that fires a body."""
         emitted = self.bodies[op.attributes["callee"].value]
         reads = tuple(self.windows[v] for v in op.operands if isinstance(v.type, ir.RankedTensorType))
         scalars = tuple(self.scalars[v] for v in op.operands if not isinstance(v.type, ir.RankedTensorType))
@@ -309,8 +314,8 @@ class KernelAnalysis(Flow):
         self._add(StageLayout(name, body, reads, tuple(writes), scalars, grid, pcus=pcus))
 
     def _place(self, op: ir.Operation, index: int) -> sch.View:
-        """Where a result of a stage goes that is no operand: a window of what its tile loop accumulates, a buffer, or
-        memory where nothing is placed."""
+        """Return the place of a stage's result that is not an operand: a window of its tile loop's accumulator, a
+        buffer, or memory if nothing is placed."""
         result = op.results[index]
         if df.TILES in op.parent.operation.attributes:
             if df.BUFFERS in op.attributes:
@@ -323,7 +328,7 @@ class KernelAnalysis(Flow):
         return self._stream(op, index, df.stage_name(op))
 
     def _inserted(self, result: ir.Value) -> sch.View:
-        """Where a tile goes: the window that the loop inserts it into."""
+        """Return the window into which the loop inserts a tile."""
         users = [use.owner.operation for use in result.uses]
         inserts = [user for user in users if user.name == "tensor.insert_slice"]
         if len(users) != 1 or len(inserts) != 1:
@@ -333,7 +338,7 @@ class KernelAnalysis(Flow):
         return dropped(box, result.type.shape)
 
     def _stream(self, op: ir.Operation, index: int, stage: str, kind: df.StreamKind = "between") -> sch.View:
-        """The buffer of a result: that of the value it is carried to, or a new one."""
+        """Return the buffer of a result: that of the value it is carried to, or a new one."""
         result = op.results[index]
         shape = tuple(result.type.shape)
         if result in self.handed:
@@ -349,7 +354,8 @@ class KernelAnalysis(Flow):
 
 
 def _accesses(stages: Iterable[StageLayout]) -> dict[str, sch.ParamAccess]:
-    """How a kernel as a whole uses its parameters: what is only stored to is written, not updated."""
+    """Return the accesses of a kernel as a whole to its parameters: parameters that are only stored to are written, not
+    updated."""
     accesses: dict[str, set[sch.ParamAccess]] = {}
     for stage in stages:
         for param, view in zip(stage.body.params, (*stage.reads, *stage.writes), strict=True):

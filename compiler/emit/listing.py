@@ -1,4 +1,4 @@
-"""The listing of a schedule: the same program as schedule.json, for people."""
+"""Listing of a schedule: the same program as schedule.json, for people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "eq
 
 
 def list_program(program: Program) -> str:
-    """The listing, one line per tensor, parameter, step, buffer, stage and launch; ends with a newline."""
+    """Return the listing, one line per tensor, parameter, step, buffer, stage and launch; ends with a newline."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sscc.compiler.emit"),
         undefined=jinja2.StrictUndefined,
@@ -57,7 +57,7 @@ def list_program(program: Program) -> str:
 
 def _tensor(tensor: Tensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    cut = f" (of a rank: {tensor.cut})" if tensor.cut else ""
+    cut = f" (part of a rank: {tensor.cut})" if tensor.cut else ""
     return f"{tensor.tier} 0x{tensor.address:010x} {tensor.role:9} {tensor.dtype:4} {shape:20} {tensor.name}{cut}"
 
 
@@ -75,7 +75,7 @@ def _body(body: Body) -> dict[str, Any]:
 
 
 def _step(step: Step) -> Iterator[str]:
-    """The step's kind and settings, then its access maps and instructions."""
+    """Yield the step's kind and settings, then its access maps and instructions."""
     values = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
     body = values.pop("body", ())
     accesses = [(name, value) for name, value in values.items() if isinstance(value, Access)]
@@ -89,7 +89,7 @@ def _step(step: Step) -> Iterator[str]:
 
 
 def _access(access: Access) -> str:
-    """`w[expert[d0], d1, d3]`, where the first axis is indirect."""
+    """Return an access such as `w[expert[d0], d1, d3]`, whose first axis is indirect."""
     places = [_index(row) for row in access.map]
     if access.indirect is not None:
         places[access.indirect.axis] = _access(access.indirect.index)
@@ -101,7 +101,7 @@ def _plain(value: Any) -> str:
 
 
 def _index(row: tuple[int, ...]) -> str:
-    """`d0 + 2*d1 + 8` of one row of an access map."""
+    """Return an index such as `d0 + 2*d1 + 8` for one row of an access map."""
     terms = [f"d{dim}" if factor == 1 else f"{factor}*d{dim}" for dim, factor in enumerate(row[:-1]) if factor]
     if row[-1] or not terms:
         terms.append(str(row[-1]))
@@ -129,7 +129,7 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 
 def _pipeline(pipeline: Pipeline, indent: str) -> Iterator[str]:
-    """Scalars, buffers and stages; a stage's ports in the order of its body's parameters."""
+    """Yield scalars, buffers and stages; a stage's ports in the order of its body's parameters."""
     yield f"{indent}pipeline {pipeline.name} for {pipeline.index} in {pipeline.lower} .. {pipeline.upper}:"
     for scalar in pipeline.scalars:
         yield f"{indent}  {scalar.name} = {_scalar(scalar)}"
@@ -147,7 +147,7 @@ def _pipeline(pipeline: Pipeline, indent: str) -> Iterator[str]:
 
 
 def _port(port: Port) -> str:
-    """`&buffer` for a stream: how many firings use a slot, and how many slots ahead, where that is not 1 and 0."""
+    """Return a port, `&buffer` for a stream, with the firings per slot and the slots ahead unless these are 1 and 0."""
     if not port.per:
         return _view(port.view)
     rate = f" per {port.per}" if port.per > 1 else ""
@@ -180,7 +180,7 @@ def _scalar(item: Scalar) -> str:
 
 
 def _view(view: View) -> str:
-    """`name[shape @ offset]`, with the strides where they are not those of a row-major tensor of that shape."""
+    """Return `name[shape @ offset]`, with the strides unless they are row-major."""
     offset = [str(view.offset)] if view.offset else []
     offset += [name if factor == 1 else f"{factor}*{name}" for name, factor in view.terms]
     where = f" @ {' + '.join(offset)}" if offset else ""

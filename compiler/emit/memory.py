@@ -1,4 +1,5 @@
-"""Addresses and tiers: what lasts lies side by side, temporaries share space, what exceeds a memory is in the next."""
+"""Addresses and tiers: permanent tensors are placed side by side, temporaries share space, and tensors that exceed a
+memory go to the next one."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from sscc.ir.sizes import align
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A temporary's size in bytes and the inclusive range of launches, in program order, that need it."""
+    """Size of a temporary in bytes, and the inclusive range of launches, in program order, that need it."""
 
     nbytes: int
     first: int
@@ -18,7 +19,7 @@ class Lifetime:
 
 
 def pack(sizes: Mapping[str, int], base: int) -> tuple[dict[str, int], int]:
-    """Addresses for regions that all live at once, from `base` on. Returns them and the end."""
+    """Return addresses from `base` on for regions that are all live at once, and the end."""
     addresses: dict[str, int] = {}
     for name, nbytes in sizes.items():
         addresses[name] = base
@@ -27,9 +28,9 @@ def pack(sizes: Mapping[str, int], base: int) -> tuple[dict[str, int], int]:
 
 
 def share(lifetimes: Mapping[str, Lifetime], base: int) -> tuple[dict[str, int], int]:
-    """First-fit addresses for temporaries: two that live at the same time never overlap.
+    """Return first-fit addresses for temporaries, and the end of the highest one.
 
-    Returns the addresses and the end of the highest one.
+    Temporaries that are live at the same time never overlap.
     """
     addresses: dict[str, int] = {}
     live: list[tuple[int, int, int]] = []  # (address, end, last launch), by address
@@ -54,7 +55,7 @@ def _first_gap(live: Sequence[tuple[int, int, int]], base: int, size: int) -> in
 
 
 def spill(sizes: Mapping[str, int], order: Sequence[str], capacity: int) -> list[str]:
-    """Which of `sizes` lie in the next memory when those that come first in `order` get the room that there is."""
+    """Return the tensors of `sizes` that go to the next memory if space is given to the first ones in `order`."""
     spilled = []
     for name in order:
         if align(sizes[name]) <= capacity:

@@ -1,4 +1,4 @@
-"""Strided windows: how reshapes, slices and transposes of a tensor are seen without moving a byte."""
+"""Strided windows: reshapes, slices and transposes of a tensor as views, without moving a byte."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sscc.ir.views import reshaped_strides
 
 
 def whole(tensor: str, shape: Sequence[int]) -> View:
-    """The window that covers a tensor."""
+    """Return the window that covers a tensor."""
     return View(tensor, tuple(shape), dense_strides(shape))
 
 
 Offset = ScalarOperand | tuple[str, int]
-"""A number, the name of a scalar, or the name of a scalar and the factor it is multiplied with."""
+"""A number, the name of a scalar, or the name of a scalar with the factor by which it is multiplied."""
 
 
 def sliced(view: View, offsets: Sequence[Offset], sizes: Sequence[int], steps: Sequence[int]) -> View:
-    """The box of `sizes` at `offsets` inside `view`."""
+    """Return the box of `sizes` at `offsets` inside `view`."""
     offset, terms = view.offset, dict(view.terms)
     for where, stride in zip(offsets, view.strides, strict=True):
         if isinstance(where, int):
@@ -32,7 +32,7 @@ def sliced(view: View, offsets: Sequence[Offset], sizes: Sequence[int], steps: S
 
 
 def is_whole(view: View, shape: Sequence[int]) -> bool:
-    """Whether `view` shows exactly a region of `shape`, as it lies."""
+    """Return True if `view` shows exactly a region of `shape`, dense and row-major."""
     return view == whole(view.tensor, shape)
 
 
@@ -43,7 +43,7 @@ def is_dense(view: View) -> bool:
 
 
 def dropped(view: View, shape: Sequence[int]) -> View:
-    """`view` without the unit dimensions that `shape` lacks."""
+    """Return `view` without the unit dimensions that `shape` lacks."""
     kept: list[int] = []
     axis = 0
     for size in shape:
@@ -64,6 +64,6 @@ def _with_axes(view: View, axes: Sequence[int]) -> View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
-    """The same elements in row-major order as `shape`; None when no strides can say that."""
+    """Return the same elements in row-major order as `shape`; None if no strides can express it."""
     strides = reshaped_strides(view.shape, view.strides, shape)
     return None if strides is None else View(view.tensor, tuple(shape), strides, view.offset, view.terms)

@@ -49,25 +49,34 @@ _NEUTRAL = {
     "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules",
     "task_type", "use_rslora",
 }  # fmt: skip
-"""Fields that are read here, or that say how an adapter was trained or which modules it has; its tensors say that.
-Which weights are stored as [K, N] (`fan_in_fan_out`) the model says."""
+"""Fields that are read here, or that describe the adapter's training or its modules, which its tensors show. The model
+itself says which weights are stored as [K, N] (`fan_in_fan_out`)."""
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the weights of the base model, which the adapter's file does not hold."""
+"""Initialisations that change the weights of the base model; the adapter's file does not contain these changes."""
 
 
 class AdapterErrors(ErrorKind):
-    NO_ADAPTER = InputError, "{path} is no adapter: it has no adapter_config.json, or no {weights}"
-    TYPE = UnsupportedError, "{path} is an adapter of type {type!r}, and LORA is read: merge it and save the model"
-    FIELD = UnsupportedError, "{path} sets {field} = {value}, which is not read: merge the adapter and save the model"
+    NO_ADAPTER = InputError, "{path} is not an adapter: it has no adapter_config.json, or no {weights}"
+    TYPE = (
+        UnsupportedError,
+        "{path} is an adapter of type {type!r}, but only LORA is supported: merge it and save the model",
+    )
+    FIELD = (
+        UnsupportedError,
+        "{path} sets {field} = {value}, which is not supported: merge the adapter and save the model",
+    )
     NUMBER = InputError, "{path}: {field} is {value!r}, expected {expected}"
-    TENSOR = UnsupportedError, "{path}: tensor {tensor!r} is none of LoRA: merge the adapter and save the model"
+    TENSOR = UnsupportedError, "{path}: tensor {tensor!r} is not part of LoRA: merge the adapter and save the model"
     HALF = InputError, "{path}: {module!r} has no lora_{factor}"
-    NOT_IN_MODEL = InputError, "{path} changes {tensor!r}, and {checkpoint} has no such tensor: is it another base?"
+    NOT_IN_MODEL = (
+        InputError,
+        "{path} changes {tensor!r}, but {checkpoint} has no such tensor: was the adapter made for another base model?",
+    )
     SHAPE = InputError, "{path}: {tensor!r} has shape {shape}, expected {expected}"
-    RANK = InputError, "{path}: {module!r} has rank {rank}, and adapter_config.json says {expected}"
-    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} is {dtype}; f16, bf16 and f32 are read"
+    RANK = InputError, "{path}: {module!r} has rank {rank}, but adapter_config.json states {expected}"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} is {dtype}, it must be f16, bf16 or f32"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} has a number that is not finite"
-    OF_PROGRAM = UsageError, "--lora changes weights of a model, and {path} is an exported program: merge it before"
+    OF_PROGRAM = UsageError, "--lora cannot change the exported program {path}: merge the adapter before the export"
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,8 @@ class LowRank:
     """A change of a weight by two factors.
 
     Attributes:
-        a, b: names of the factors in the adapter's file. scale: s.
+        a, b: names of the factors in the adapter's file.
+        scale: s.
         transposed: True for (B A)^T.
     """
 
@@ -90,7 +100,7 @@ class Adapter:
     """A LoRA adapter.
 
     Attributes:
-        factors: what is added, by the name of the parameter as the adapter has it.
+        factors: low-rank changes, by the adapter's name of the parameter.
         replaced: names in the file of tensors that replace parameters, likewise.
     """
 
@@ -101,7 +111,7 @@ class Adapter:
     replaced: Mapping[str, str]
 
     def update_digest(self, digest: hashlib._Hash) -> None:
-        """Feed all that the merged weights depend on."""
+        """Feed everything that the merged weights depend on."""
         scales = {name: [factor.scale, factor.transposed] for name, factor in self.factors.items()}
         digest.update(json.dumps(scales, sort_keys=True).encode())
         self.source.update_digest(digest)
@@ -115,11 +125,11 @@ class Adapter:
 
 
 def open_adapter(path: Path) -> Adapter:
-    """Open an adapter and check its config and names; reads headers only.
+    """Open an adapter, and check its config and names. Only headers are read.
 
     Raises:
         InputError: missing or damaged files.
-        UnsupportedError: another type of adapter, or a field or a tensor that is not read.
+        UnsupportedError: another type of adapter, or an unsupported field or tensor.
     """
     weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
     if weights is None or not (path / CONFIG).is_file():
@@ -213,7 +223,7 @@ class AdaptedSource(TensorSource):
     """A source whose weights are changed by an adapter.
 
     Args:
-        factors, replaced: as `Adapter` has them, by the names of the source.
+        factors, replaced: as in `Adapter`, by the names of the source.
     """
 
     def __init__(
@@ -239,12 +249,12 @@ class AdaptedSource(TensorSource):
         return (values.float() + (delta.T if change.transposed else delta)).to(dtype)
 
     def stored_form(self, name: str) -> StoredForm | None:
-        """Return the form of the checkpoint; its codes are not those of a weight that the adapter changes."""
+        """Return the checkpoint's form of a weight, without its codes if the adapter changes the weight."""
         form = self._source.stored_form(name)
         changed = name in self._factors or name in self._replaced
         if form is None or not changed:
             return form
-        # New numbers have scales of their own, and nothing says which columns should share them.
+        # Changed weights need new scales, and the order of columns says nothing about them.
         return replace(form, is_exact=False, format=None if form.ordered else form.format)
 
     def parts(self, name: str) -> Parts:
@@ -259,7 +269,8 @@ def with_adapter(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     """Return a checkpoint whose weights have an adapter merged into them.
 
     Raises:
-        InputError: the adapter is damaged, or is of another model. UnsupportedError: as `open_adapter`.
+        InputError: the adapter is damaged, or was made for another model.
+        UnsupportedError: as `open_adapter`.
         UsageError: an exported program, or a checkpoint without weights.
     """
     adapter = open_adapter(path)

@@ -1,8 +1,8 @@
-"""Which models may be compiled: refuses every feature that would be compiled wrongly or lost in silence.
+"""Checks that a model can be compiled: every feature that would be compiled wrongly or lost is refused.
 
-What a config says for certain is refused here, before anything is built: a mask other than the causal one, layers that
-keep another state, frequencies that change. What a class of transformers only suggests decides nothing: capture looks
-at the program itself, and where that is refused, `suspicions` tell a person why.
+Features that follow from the config with certainty are refused here, before anything is built: a mask other than the
+causal one, layers that keep another state, frequencies that change. A class of transformers is only a hint and decides
+nothing: capture checks the program itself, and if it refuses it, `suspicions` explain the reason to the user.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from sscc.ir.errors import ErrorKind, InputError, SsccError, UnsupportedError, U
 from sscc.ir.geometry import Span
 
 _EXPERT_COUNTS = re.compile(r"(experts|zero_expert_num)$")
-# In the name of a parameter. A router alone may choose something else (Gemma 3n's, among modalities).
+# In the name of a parameter. A router alone may select something else (Gemma 3n's selects modalities).
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|moe)\.", re.IGNORECASE)
 _ROUTERS = re.compile(r"(^|\.)\w*router\.", re.IGNORECASE)
 STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
 WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
-"""What a layer with a sliding window is called -> the field that has its window."""
+"""Field with the window, by the type of layers with a sliding window."""
 FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
 HYBRID_LAYERS = frozenset({"hybrid"})
-"""Layers that attend and keep another state too."""
+"""Types of layers with attention and another state."""
 STATELESS_LAYERS = frozenset({"mlp", "moe"})
-"""Layers that are a feed-forward network alone."""
+"""Types of layers that are only a feed-forward network."""
 STATE_LAYERS = frozenset({"hybrid_sliding"})
 COMPRESSED_LAYERS = frozenset({"compressed_sparse_attention", "heavily_compressed_attention"})
-"""Layers that attend to positions by an index of keys that stand for several positions each."""
-# What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
+"""Types of layers that attend to positions by an index whose keys stand for several positions each."""
+# Fields that may differ between layers. For all others the checks below use the single value of the config.
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
 
 
@@ -67,7 +67,7 @@ SHOWN_FIELDS = 3
 
 class AdmissionErrors(ErrorKind):
     REFUSED = UnsupportedError, "{model} cannot be compiled: {reasons}"
-    NO_CONTEXT = UsageError, "the config of {model} does not say how long a context it takes: give --max-context"
+    NO_CONTEXT = UsageError, "the config of {model} states no maximum context: give --max-context"
     CONTEXT_TOO_LONG = (
         UsageError,
         "--max-context {context} exceeds the {limit} positions of the model (max_position_embeddings): lower "
@@ -79,10 +79,10 @@ class AdmissionErrors(ErrorKind):
     )
     BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters is {value:.80}, it must be an object"
     BAD_ROPE_TYPE = InputError, "{model}: rope_type is {value:.80}, it must be a word"
-    # Reasons of REFUSED, and what is suspected where capture refuses a model.
+    # Reasons of REFUSED, and suspicions for a model that capture refuses.
     APPENDED_TOKENS = (
         UnsupportedError,
-        "it predicts at a token of its own, which its generation appends to the text "
+        "it predicts at a special token that its generation appends to the text "
         "({type}.prepare_inputs_for_generation gives {tokens} more), and not at the last token of the text",
     )
     CONVOLUTION = UnsupportedError, "{module} is a convolution over tokens"
@@ -97,7 +97,7 @@ class AdmissionErrors(ErrorKind):
         "by them in a way of its own",
     )
     ALIBI = UnsupportedError, "ALiBi position biases (alibi)"
-    LANGUAGE_ADAPTERS = UnsupportedError, "adapters that are chosen by language while it runs (languages = {languages})"
+    LANGUAGE_ADAPTERS = UnsupportedError, "adapters that are selected by language at run time (languages = {languages})"
     STATEFUL = UnsupportedError, "state-space or recurrent layers (model_type = {model})"
     NO_ATTENTION_INTERFACE = UnsupportedError, "its attention does not go through transformers' attention interface"
     ENCODER_DECODER = UnsupportedError, "it is an encoder-decoder (is_encoder_decoder)"
@@ -115,7 +115,10 @@ class AdmissionErrors(ErrorKind):
     LAYERS_DIFFER = UnsupportedError, "layers that differ in more than their heads (per_layer_config: {fields})"
     NOT_CAUSAL = UnsupportedError, "its attention is not causal ({field} = {value})"
     CROSS_ATTENTION = UnsupportedError, "cross-attention ({field} = {value})"
-    NO_CHUNK = UnsupportedError, "layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
+    NO_CHUNK = (
+        UnsupportedError,
+        "layer {layer} has chunked attention without a chunk size (attention_chunk_size = {size})",
+    )
     STATE_LAYER = (
         UnsupportedError,
         "layer {layer} is a state-space or hybrid layer ({field}[{layer}] = {type}), which keeps another state than K "
@@ -127,12 +130,15 @@ class AdmissionErrors(ErrorKind):
         "stand for several positions each: sscc keeps index keys of single positions",
     )
     OTHER_LAYER = UnsupportedError, "layer {layer} is not full attention ({field}[{layer}] = {type})"
-    NO_WINDOW = UnsupportedError, "layer {layer} is sliding-window attention, of no window ({field} = {window})"
+    NO_WINDOW = (
+        UnsupportedError,
+        "layer {layer} has sliding-window attention without a window size ({field} = {window})",
+    )
     UNKNOWN_WINDOW = UnsupportedError, "attention within a window ({field} = {window}, less than max-context {context})"
-    LONGROPE_WITHOUT_LENGTH = UnsupportedError, "longrope of {field} = {value}: which texts are long it does not say"
+    LONGROPE_WITHOUT_LENGTH = UnsupportedError, "longrope with {field} = {value}, without the length of short texts"
     UNKNOWN_ROPE_TYPE = UnsupportedError, "rope_type {type} is not one of {known}"
     BLOCK_SPARSE = UnsupportedError, "block-sparse attention (attention_type = block_sparse)"
-    MASK_BY_VALUES = UnsupportedError, "a mask that the values of its tokens choose (keep_window_size = {size})"
+    MASK_BY_VALUES = UnsupportedError, "a mask that depends on the tokens (keep_window_size = {size})"
     LEARNED_BIASES = (
         UnsupportedError,
         "learned biases of scores by distance ({field} = {value}), which the cache has no positions for",
@@ -141,7 +147,8 @@ class AdmissionErrors(ErrorKind):
 
 
 def longest_context(config: PreTrainedConfig) -> int | None:
-    """The longest context that a program may have: that of the model, or what dynamic frequencies stretch it to."""
+    """Return the longest context that a program may have: the model's, or the one to which dynamic frequencies stretch
+    it."""
     context = model_context(config)
     factors = [values.get("factor") for values in rope_parameters(config) if values.get("rope_type") == DYNAMIC]
     factor = min((factor for factor in factors if isinstance(factor, int | float) and factor > 1), default=1)
@@ -149,12 +156,13 @@ def longest_context(config: PreTrainedConfig) -> int | None:
 
 
 def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
-    """Refuses a config that cannot be honoured at `max_context` tokens (prompt plus new tokens; None: not known).
+    """Refuse a config that cannot be compiled faithfully at `max_context` tokens (prompt plus new tokens; None if
+    unknown).
 
     Raises:
-        InputError: a field of a type or size that no model has.
-        UnsupportedError: naming every feature found, its config field, and the first layer where it applies.
-        UsageError: `max_context` exceeds the positions the model was made for, or neither is known.
+        InputError: a field has a type or size that no model has.
+        UnsupportedError: unsupported features; the message names each with its config field and the first layer.
+        UsageError: `max_context` exceeds the positions of the model, or neither is known.
     """
     model = config.model_type
     reasons = {str(reason): reason for reason in _reasons(config, max_context)}
@@ -168,10 +176,12 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
 
 
 def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
-    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that neither go
-    through transformers' interface nor are stacked matrices that may be applied to all tokens (`sparse_experts`),
-    whatever its class is called: a dense config of a class for such models passes. What stands beside experts that do
-    (routers, shared experts) is captured like any other module, and what a text alone does not run is left out.
+    """Refuse a built model whose layers mix tokens by anything but attention, or have experts that are neither run
+    through transformers' interface nor stacked matrices that can be applied to all tokens (`sparse_experts`).
+
+    The class's name is not used: a class for such models with a dense config passes. Modules beside experts that use
+    the interface (routers, shared experts) are captured like any other module, and modules that text alone does not run
+    are ignored.
 
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
@@ -193,7 +203,7 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
     others = (name for name in names if not name.startswith(blocks))
     sparse = (name for name in others if _EXPERTS.search(name) or (counts and _ROUTERS.search(name)))
-    bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # of two the experts, not their router
+    bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # prefer the experts to their router
     if bypassing is not None:
         path = bypassing.rpartition(".")[0]
         reason = _bypassing_experts(config, model, path)
@@ -210,30 +220,33 @@ def _bypassing_experts(config: PreTrainedConfig, model: torch.nn.Module, path: s
 
 
 def _expert_counts(config: PreTrainedConfig) -> list[str]:
-    """The fields that say how many experts there are, where these are several."""
+    """Return the fields with a number of experts above 1."""
     return [f"{name} = {value}" for name, value in _numbers(config) if _EXPERT_COUNTS.search(name) and value > 1]
 
 
 def _appended_tokens(model: torch.nn.Module) -> int:
-    """How many tokens a model's own preparation of a step adds to the text; 0 where it cannot be asked."""
+    """Return the number of tokens that the model's own preparation of a step appends to the text; 0 if that cannot be
+    called."""
     prepare = getattr(model, "prepare_inputs_for_generation", None)
     ids = torch.ones(1, 4, dtype=torch.int64)
     try:
         prepared = prepare(ids, attention_mask=torch.ones_like(ids))["input_ids"] if prepare is not None else ids
         return int(prepared.shape[1]) - ids.shape[1]
-    except Exception:  # it wants to be called from generation alone, and most of them do nothing of the kind
+    except Exception:  # it expects to be called by generate(); most of them append nothing
         return 0
 
 
 def module_suspicions(config: PreTrainedConfig, model: torch.nn.Module) -> Iterator[SsccError]:
-    """Possible reasons why a built model cannot be captured: stacked experts that may not be applied to all tokens."""
+    """Return possible reasons why a built model cannot be captured: stacked experts that may not be applied to all
+    tokens."""
     for path in stacked_experts(model)[:1]:
         yield _bypassing_experts(config, model, path)
 
 
 def suspicions(config: PreTrainedConfig) -> Iterator[SsccError]:
-    """Possible reasons why a model cannot be captured, from what transformers' class says of itself. They explain a
-    refusal and never cause one, because none is certain: StableLM uses the attention interface without saying so."""
+    """Return possible reasons why a model cannot be captured, from the attributes of transformers' class. They explain
+    a refusal but never cause one, because none is certain: StableLM uses the attention interface without declaring it.
+    """
     cls = causal_class(config)
     if cls is None:
         return
@@ -274,7 +287,8 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[Sscc
 
 
 def _different_attributes(config: PreTrainedConfig) -> set[str]:
-    """The fields in which layers differ. A config per layer is not enough: all of them may have equal values."""
+    """Return the fields in which layers differ. A per-layer config does not imply any, since all layers may have equal
+    values."""
     if not config.is_heterogeneous:
         return set()
     layers = list(config.per_layer_config)
@@ -283,11 +297,11 @@ def _different_attributes(config: PreTrainedConfig) -> set[str]:
 
 
 def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[SsccError]:
-    """Models that are more than one causal stack of equal decoder layers."""
+    """Yield reasons why a model is not one causal stack of equal decoder layers."""
     for name in ("use_bidirectional_attention", "prefix_lm"):
-        if getattr(config, name, None) not in (None, False, "vision"):  # that is of the tokens of images alone
+        if getattr(config, name, None) not in (None, False, "vision"):  # "vision": for image tokens only
             yield AdmissionErrors.NOT_CAUSAL(field=name, value=getattr(config, name))
-    # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
+    # GPT-NeoX has is_decoder = False but is causal: the switch counts only if the model reads it.
     if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
         yield AdmissionErrors.NOT_CAUSAL(field="is_decoder", value=False)
     if getattr(config, "attn_type", None) == "bi":
@@ -302,7 +316,7 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
 
 
 def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
-    """The first layer of each kind that is neither full attention nor within a window."""
+    """Yield the first layer of each kind that has neither full nor windowed attention."""
     types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
@@ -332,7 +346,7 @@ def _window(config: PreTrainedConfig, field: str, layer: int) -> Iterator[SsccEr
 
 
 def window_field(config: PreTrainedConfig, layer: int) -> str:
-    """The field that says which positions a query of a layer sees; "" where it sees all by what the layer is called."""
+    """Return the field with the window of a layer; "" if the type of the layer implies full attention."""
     types = listed_layer_types(config)
     if not types:
         return "sliding_window"
@@ -340,7 +354,7 @@ def window_field(config: PreTrainedConfig, layer: int) -> str:
 
 
 def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
-    """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
+    """Return the window of a layer according to the config; no window if it covers all of `max_context`."""
     size = attention_chunk(config, layer)
     if size is not None:
         return Span(size, size).inside(max_context)
@@ -351,10 +365,10 @@ def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span
 
 
 def shared_layers(config: PreTrainedConfig) -> int:
-    """How many of a config's layers, the last ones, attend to the K and V of earlier ones (num_kv_shared_layers).
+    """Return the number of layers, the last ones, that attend to the K and V of earlier ones (num_kv_shared_layers).
 
     Raises:
-        InputError: a number that is none, or leaves no layer before them.
+        InputError: the field is not a number, or leaves no layer before them.
     """
     shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
     if type(shared) is not int or not 0 <= shared < max(layers, 1):
@@ -376,14 +390,14 @@ def stateless_layers(config: PreTrainedConfig) -> frozenset[int]:
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
-    """The fields of a config that cap the scores of attention, and at what. A cap on the logits of the head is none of
-    them: it is a part of the program like any other operation."""
+    """Return the fields of a config that cap attention scores, with the caps. A cap on the logits of the head is not
+    among them: it is an ordinary operation of the program."""
     return {name: value for name, value in _numbers(config) if re.search(r"att\w*soft_?cap", name) and value}
 
 
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[SsccError]:
-    """Windows of models whose config does not list its layers, and windows under other names. Another name may repeat
-    the window that layers have, as Gemma 2's `sliding_window_size` does."""
+    """Yield windows of models whose config does not list its layers, and windows under other names. Another name may
+    repeat the window of layers, as Gemma 2's `sliding_window_size` does."""
     window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
     if window is not None and not types and getattr(config, "use_sliding_window", True):
         yield from _window(config, "sliding_window", 0)
@@ -391,7 +405,7 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[Sscc
         return
     known = {"sliding_window", *(["window_size"] if {"local", "global"} & set(types) else [])}
     kept = getattr(config, "use_sliding_window", True) and (not types or SLIDING in types)
-    parts = tuple(f"{name}." for name in model_parts(config))  # of which a text runs none
+    parts = tuple(f"{name}." for name in model_parts(config))  # text runs none of them
     for name, value in _numbers(config):
         if name in known or name.startswith(parts) or (kept and value == window):
             continue
@@ -400,7 +414,7 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[Sscc
 
 
 def _rope(config: PreTrainedConfig) -> Iterator[SsccError]:
-    """What makes rotary tables must be known, and of those that depend on the length of the text how."""
+    """Yield unknown types of rotary embeddings, and length-dependent ones of unknown lengths."""
     parameters = getattr(config, "rope_parameters", None) or {}
     if not isinstance(parameters, Mapping):
         raise AdmissionErrors.BAD_ROPE_PARAMETERS(model=config.model_type, value=repr(parameters))
@@ -415,7 +429,7 @@ def _rope(config: PreTrainedConfig) -> Iterator[SsccError]:
 
 
 def _fields(config: PreTrainedConfig) -> Iterator[SsccError]:
-    """Features that a single field of the config gives away, under any of the names in use."""
+    """Yield features that a single field of the config reveals, under any of the names in use."""
     if getattr(config, "attention_type", None) == "block_sparse":
         yield AdmissionErrors.BLOCK_SPARSE()
     keep = getattr(config, "keep_window_size", None)
@@ -430,7 +444,7 @@ def _fields(config: PreTrainedConfig) -> Iterator[SsccError]:
 
 
 def _numbers(config: PreTrainedConfig) -> list[tuple[str, int | float]]:
-    """Every numeric field, sub-configs' included (their names joined by dots)."""
+    """Return every numeric field, including those of sub-configs (names joined by dots)."""
 
     def visit(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, int | float]]:
         for name, value in values.items():

@@ -7,13 +7,13 @@ the last queries of the prompt attend to most, as SnapKV does (arXiv 2404.14469)
     row:   0 .......... sink-1 | sink ........ sink+topk-1 | sink+topk ..... budget-1
            attention sinks     | kept: top-K of the prompt | recent ring (rotates)
 
-While a sequence has at most `budget` tokens, position p stands in row p. The ring of a prompt that is shorter begins
-where the prompt ends (`base`), so that no row stays empty while positions are evicted.
+While a sequence has at most `budget` tokens, position p is in row p. The ring of a shorter prompt begins at the end of
+the prompt (`base`), so that no row stays empty while positions are evicted.
 
-Where the papers are silent or disagree with their own examples the rule is ours, and the docstring says so.
+If the papers are silent or contradict their own examples, the rule is ours, and the docstring says so.
 
-Everything here is written for reading: one sequence, one layer, no static shapes, no tricks. Nothing is shared with
-an interpreter. Notation: n prompt tokens, H query heads, Hkv KV heads, D head width (Dv for values), R = g.budget
+The code is written for readability: one sequence, one layer, no static shapes, no tricks. It shares nothing with an
+interpreter. Notation: n prompt tokens, H query heads, Hkv KV heads, D head width (Dv for values), R = g.budget
 rows. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding at their true position;
 nothing is ever rotated again (unlike StreamingLLM, which re-indexes by row).
 """
@@ -33,23 +33,23 @@ from sscc.ir.geometry import Geometry, Span
 
 @dataclass(frozen=True)
 class Softmax:
-    """How scaled products of queries and keys become weights: as they are, where nothing is given.
+    """Softmax of attention, with optional cap and learned sinks.
 
     Attributes:
-        softcap: what caps them, above 0 (Gemma 2, arXiv 2408.00118); None where nothing does.
-        sinks: [H], a learned logit of each query head that takes part in its softmax and has no row (GPT-OSS, arXiv
-            2508.10925); None where there is none.
+        softcap: cap of the scores, above 0 (Gemma 2, arXiv 2408.00118); None for none.
+        sinks: [H], a learned logit per query head that is part of its softmax and has no row (GPT-OSS, arXiv
+            2508.10925); None for none.
     """
 
     softcap: float | None = None
     sinks: Tensor | None = None
 
     def scores(self, products: Tensor) -> Tensor:
-        """Scores from scaled products: ``softcap * tanh(products / softcap)``."""
+        """Return scores from scaled products: ``softcap * tanh(products / softcap)``, or the products without a cap."""
         return products if self.softcap is None else torch.tanh(products / self.softcap) * self.softcap
 
     def weights(self, scores: Tensor, heads: Tensor | int) -> Tensor:
-        """The weights of keys, from scores [.., s, t] of query heads of these numbers [..]."""
+        """Return attention weights from scores [.., s, t], for query heads with the numbers `heads` [..]."""
         if self.sinks is None:
             return scores.softmax(dim=-1)
         sinks = self.sinks[heads][..., None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
@@ -63,19 +63,19 @@ EVERY_POSITION = Span()
 
 
 def base(n: int, g: Geometry) -> int:
-    """The first row of the ring after a prompt of `n` tokens: ``clamp(n, sink, sink + topk)``.
+    """Return the first row of the ring after a prompt of `n` tokens: ``clamp(n, sink, sink + topk)``.
 
-    Rows before it are never overwritten. SnapStream's ring has `recent` rows whatever the prompt; that it takes the
-    rows which a short prompt leaves empty is ours.
+    Rows before it are never overwritten. SnapStream's ring has `recent` rows for every prompt; using the rows that a
+    short prompt leaves empty is ours.
     """
     return min(max(n, g.sink), g.sink + g.topk)
 
 
 def row(position: int, base: int, g: Geometry) -> int:
-    """The row of an absolute position (0-based): itself before `base`, else its place in the ring behind it.
+    """Return the row of an absolute position (0-based): the position itself before `base`, else its place in the ring.
 
     SnapStream's Eq. 4 and Listing 5 use other offsets and contradict its worked example (sink 1, recent 4: the
-    ring after index 26 is [25, 26, 23, 24] and token 27 replaces 23). This rule is ours and gives the example.
+    ring after index 26 is [25, 26, 23, 24] and token 27 replaces 23). This rule is ours and reproduces the example.
     """
     if position < base:
         return position
@@ -83,7 +83,7 @@ def row(position: int, base: int, g: Geometry) -> int:
 
 
 def row_positions(selected: Tensor, n: int, g: Geometry) -> Tensor:
-    """The absolute position in each row after a prompt of `n` tokens: [Hkv, R] i64, -1 where the row is empty.
+    """Return the absolute position in each row after a prompt of `n` tokens: [Hkv, R] i64, -1 for an empty row.
 
     A prompt of at most R tokens has position p in row p. A longer one leaves sinks, the selected positions, and
     the newest ``recent`` positions, each in its `row`.
@@ -103,11 +103,11 @@ def row_positions(selected: Tensor, n: int, g: Geometry) -> Tensor:
 
 
 def valid_rows(position: int, g: Geometry) -> Tensor:
-    """Which rows the query at `position` sees, its own token included: [R] bool.
+    """Return the rows that the query at `position` sees, its own token included: [R] bool.
 
-    ``row < min(position + 1, R)``: rows in use are always the first. The order inside the ring does not matter: keys
-    carry their own rotation. Where the query sees its chunk alone, whose size is that of the ring, those of its chunk:
-    ``row <= position mod recent``.
+    ``row < min(position + 1, R)``: rows in use always come first. The order inside the ring does not matter, because
+    keys carry their own rotation. With a chunked window, whose size is that of the ring, only the rows of the query's
+    chunk: ``row <= position mod recent``.
     """
     rows = torch.arange(g.budget)
     if g.sees.chunked:
@@ -121,19 +121,19 @@ def valid_rows(position: int, g: Geometry) -> Tensor:
 def observation_scores(
     queries: Tensor, keys: Tensor, scale: float, g: Geometry, softmax: Softmax = PLAIN
 ) -> Tensor:
-    """How much the end of the prompt attends to each prompt position.
+    """Return the attention that the end of the prompt pays to each prompt position.
 
     ``S[h, i, t] = softmax over t <= pos(i) of Q[h, i] . K[t] * scale``, summed over the observation queries i and
-    averaged over the query heads of a KV group; then zero for ``t >= n - min(obs, recent)``, so that the columns
-    of the window never bleed through the pool. From SnapKV's observation window; over all keys, and the mean over
-    the group, are ours. Where a model caps its scores, or has learned sinks, these weights are its own too.
+    averaged over the query heads of a KV group; then zero for ``t >= n - min(obs, recent)``, so that pooling never
+    spreads the columns of the window. The observation window is SnapKV's; using all keys, and the mean over the group,
+    are ours. If a model caps its scores, or has learned sinks, so do these weights.
 
     Args:
         queries: [H, w, D], the last ``w = min(obs, n)`` positions of the prompt.
         keys: [Hkv, n, D], every position of the prompt.
         scale: factor on the dot products.
         g: cache geometry.
-        softmax: how the products become weights.
+        softmax: conversion of the products to weights.
 
     Returns:
         [Hkv, n] f32 (f64 for f64 inputs).
@@ -153,10 +153,10 @@ def observation_scores(
 
 
 def pool_scores(scores: Tensor, g: Geometry) -> Tensor:
-    """Smooths scores over neighbouring positions, so that whole phrases are kept: [Hkv, n] to [Hkv, n].
+    """Smooth scores over neighbouring positions, so that whole phrases are kept: [Hkv, n] to [Hkv, n].
 
-    Kernel ``pool``, stride 1, padding ``pool // 2`` (SnapKV). The average always divides by ``pool``, at the edges
-    too; the maximum ignores the padding.
+    Kernel ``pool``, stride 1, padding ``pool // 2`` (SnapKV). The average always divides by ``pool``, also at the
+    edges; the maximum ignores the padding.
     """
     padding = g.pool // 2
     if g.pool_mode == "avg":
@@ -167,12 +167,12 @@ def pool_scores(scores: Tensor, g: Geometry) -> Tensor:
 
 
 def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
-    """Picks the prompt positions that stay, per KV head.
+    """Select the prompt positions that stay, per KV head.
 
-    Nothing is selected of a prompt of at most `budget` tokens: all of it has rows. Else candidates are the positions in
-    ``[sink, n - recent)``: neither sinks nor recents. The first ``topk`` by (score descending, position ascending) are
-    taken, then sorted ascending. The order and the rule for ties are ours; the selection is made once, from the whole
-    prompt.
+    Nothing is selected for a prompt of at most `budget` tokens, because all of it has rows. Otherwise candidates are
+    the positions in ``[sink, n - recent)``: neither sinks nor recent. The first ``topk`` by (score descending, position
+    ascending) are selected, then sorted ascending. The order and the rule for ties are ours; the selection is made
+    once, from the whole prompt.
 
     Args:
         scores: [Hkv, n], pooled.
@@ -180,7 +180,7 @@ def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
         g: cache geometry.
 
     Returns:
-        [Hkv, topk] i64: positions in ascending order; -1 where nothing is selected.
+        [Hkv, topk] i64: positions in ascending order; -1 if nothing is selected.
     """
     selected = torch.full((scores.shape[0], g.topk), -1, dtype=torch.int64)
     if n <= g.budget:
@@ -194,7 +194,7 @@ def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
 
 
 def assemble(x: Tensor, positions: Tensor) -> Tensor:
-    """Builds the cache rows of one tensor after a prompt.
+    """Build the cache rows of one tensor after a prompt.
 
     Args:
         x: [Hkv, n, D], K (after RoPE) or V of every prompt position.
@@ -208,18 +208,18 @@ def assemble(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def stored(rows: Tensor, g: Geometry) -> Tensor:
-    """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
+    """Return rows after storing them in a cache: unchanged, or if it is encoded, codes times a scale.
 
-    A scale for every 128 numbers of a row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32
-    (symmetric, per token and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every
-    32 numbers, ``max |x| / 7`` rounded to bf16.
+    There is a scale for every 128 numbers of a row, ``max |x| / 127``, and codes are ``x / scale`` rounded half to
+    even, all in f32 (symmetric, per token and KV head; ours: SnapStream stores rows unencoded). Codes of 4 bits have a
+    scale for every 32 numbers, ``max |x| / 7`` rounded to bf16.
 
     Args:
         rows: [.., D].
         g: cache geometry.
 
     Returns:
-        [.., D], of rows' dtype or f32 where the cache is encoded.
+        [.., D], of rows' dtype, or f32 if the cache is encoded.
     """
     if not g.encoded:
         return rows
@@ -229,7 +229,7 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
 
 
 def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
-    """What numbers [.., n] that share a scale stand for as codes of at most `largest`, in f32."""
+    """Return numbers [.., n] that share a scale after rounding to codes of at most `largest`, in f32."""
     x = x.to(torch.float32)
     scale = x.abs().amax(-1, keepdim=True) * torch.tensor(1 / largest, dtype=torch.float32)
     scale = scale.to(scales).to(torch.float32)
@@ -247,7 +247,7 @@ def compress(
     softmax: Softmax = PLAIN,
     rule: Callable[..., Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Does what one layer does at the end of prefill: score, pool, select, assemble K and V.
+    """Compress one layer at the end of prefill: score, pool, select, assemble K and V.
 
     Args:
         queries: [H, n, D], of every prompt position; only the last ``min(obs, n)`` are read.
@@ -255,8 +255,8 @@ def compress(
         values: [Hkv, n, Dv].
         scale: factor on the dot products.
         g: cache geometry.
-        softmax: how the products become weights.
-        rule: what scores in the place of `observation_scores`, of the arguments before it, to [Hkv, n].
+        softmax: conversion of the products to weights.
+        rule: scoring function that replaces `observation_scores`; it maps the previous arguments to [Hkv, n].
 
     Returns:
         (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
@@ -283,9 +283,9 @@ def cached_attention(
         q: [H, D].
         k: [Hkv, R, D].
         v: [Hkv, R, Dv].
-        valid: [R] bool; rows outside must hold finite numbers (0 * NaN is NaN).
+        valid: [R] bool; other rows must hold finite numbers too (0 * NaN is NaN).
         scale: factor on the dot products.
-        softmax: how the products become weights.
+        softmax: conversion of the products to weights.
 
     Returns:
         [H, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once; zeros if no row is valid.
@@ -299,14 +299,15 @@ def causal_attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, window: Span = EVERY_POSITION, softmax: Softmax = PLAIN
 ) -> Tensor:
     """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window the last
-    `window.size` of these (Mistral, arXiv 2310.06825), or those of its chunk of so many (Llama 4).
+    `window.size` of these (Mistral, arXiv 2310.06825), or with a chunked window those of its chunk (Llama 4).
 
     Args:
         q: [H, n, D].
         k: [Hkv, n, D].
         v: [Hkv, n, Dv].
         scale: factor on the dot products.
-        softmax: how the products become weights.
+        window: span of positions that a query sees.
+        softmax: conversion of the products to weights.
 
     Returns:
         [H, n, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once.
@@ -322,7 +323,7 @@ def causal_attention(
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, softmax: Softmax) -> Tensor:
-    """softmax(q k^T scale) v where `visible` [s, t] allows; one query head at a time, to keep memory at s * t."""
+    """Return softmax(q k^T scale) v, masked by `visible` [s, t]; one query head at a time, to limit memory to s * t."""
     wide = _accumulator(q)
     group = q.shape[0] // k.shape[0]
     out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
@@ -334,5 +335,5 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, s
 
 
 def _accumulator(x: Tensor) -> torch.dtype:
-    """f32, or f64 when the input already is."""
+    """Return f32 numbers; f64 inputs are unchanged."""
     return torch.promote_types(x.dtype, torch.float32)

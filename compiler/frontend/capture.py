@@ -1,9 +1,9 @@
-"""Capture: a transformers decoder, or somebody's own ExportedProgram, becomes two static torch programs.
+"""Capture: a transformers decoder, or a user's ExportedProgram, becomes two static torch programs.
 
-`prefill` sees one sequence in chunks of C tokens ([1, C]); `decode` sees B slots of one token ([B, 1]). Both
-call `sscc::attention` once per layer and know nothing of a cache: the compiler threads it through later. No
-weight bytes are touched: parameters live on the meta device and become named arguments. Buffers that no
-checkpoint holds (rotary frequencies, embedding scales) are computed from the config and kept as constants.
+`prefill` processes one sequence in chunks of C tokens ([1, C]); `decode` processes B slots of one token ([B, 1]). Both
+call `sscc::attention` once per layer and have no cache: the compiler threads it through later. No weight bytes are
+touched: parameters live on the meta device and become named arguments. Buffers that no checkpoint holds (rotary
+frequencies, embedding scales) are computed from the config and kept as constants.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CaptureErrors(ErrorKind):
     NOT_EXPORTED = UnsupportedError, "torch.export cannot capture this model at [{shape}]: {cause}"
     INPUT = (
         UnsupportedError,
-        "the captured program has the input {name} of kind {kind}, for which a program has no place",
+        "the captured program has the input {name} of kind {kind}, which programs cannot have",
     )
     SHAPE_NOT_STATIC = (
         UnsupportedError,
@@ -73,7 +73,7 @@ class CaptureErrors(ErrorKind):
     )
     STATE = (
         UnsupportedError,
-        "the model changes {name} while it runs: a compiled program keeps no state besides its KV cache",
+        "the model changes {name} while it runs, but a compiled program keeps no state besides its KV cache",
     )
     CONVOLUTION = (
         UnsupportedError,
@@ -138,12 +138,12 @@ class Captured:
     """One captured entry.
 
     Attributes:
-        graph: of decomposed operators; every placeholder is a weight, a constant or an input.
-        weights: placeholder name -> name of the tensor in the checkpoint.
-        constants: placeholder name -> name of the constant.
-        inputs: placeholder name -> role (`ids`, `positions`, `last`).
-        values: constant name -> value, of those that are no buffer of the model.
-        path_prefix: what module paths in the graph start with and the person's own paths do not.
+        graph: decomposed operators; every placeholder is a weight, a constant or an input.
+        weights: name of the checkpoint's tensor, by placeholder.
+        constants: name of the constant, by placeholder.
+        inputs: role (`ids`, `positions`, `last`), by placeholder.
+        values: value by name of constants that are not buffers of the model.
+        path_prefix: prefix of module paths in the graph that the user's own paths do not have.
     """
 
     graph: torch.fx.Graph
@@ -159,9 +159,9 @@ class Capture:
     """Both entries of a model, and the values of its constants.
 
     Attributes:
-        weight_shapes: checkpoint name -> shape, for every weight that an entry uses.
-        constants: constant name -> value, on the CPU.
-        kinds: which layers were captured for which; None where every layer was.
+        weight_shapes: shape of every weight that an entry uses, by its name in the checkpoint.
+        constants: values by name, on the CPU.
+        kinds: kinds of layers, of which only some are captured; None if every layer is.
     """
 
     prefill: Captured
@@ -188,9 +188,9 @@ class _DecoderFunction(torch.nn.Module):
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
-        # Some models give logits of bf16 as f32: the same numbers, which a program has in its own dtype.
+        # Some models return bf16 logits widened to f32; a program returns the same numbers in its own dtype.
         result = result.to(self.model.dtype)  # type: ignore[arg-type]
-        # Some models accept `logits_to_keep` and ignore it: they return the logits of every token.
+        # Some models accept `logits_to_keep` but ignore it, and return the logits of every token.
         return result if last is None or result.shape[1] == 1 else result.index_select(1, last)
 
 
@@ -203,18 +203,18 @@ def capture(
     kinds: LayerKinds | None = None,
     check: Callable[[Captured], None] = lambda prefill: None,
 ) -> Capture:
-    """Exports `model` at [1, chunk] and [batch, 1].
+    """Export `model` at [1, chunk] and [batch, 1].
 
     Args:
         model: from `construction.build_model`, or an ExportedProgram over (ids, positions), both [b, s] and dynamic.
         batch: decode slots B.
         chunk: prefill chunk C in tokens, at least 2 (a chunk of one token could not be told from a slot).
-        max_context: longest sequence that will be run, in tokens; a sliding window at least as long is inert.
+        max_context: longest sequence that will be run, in tokens; a sliding window of at least this size has no effect.
         kinds: capture only the first and last layer of each kind.
-        check: refuses a prefill that will not do, before decode is exported, which takes as long again.
+        check: called with the captured prefill, to refuse it before decode is exported, which takes equally long.
 
     Raises:
-        UnsupportedError: when the model cannot be exported, naming torch's first reason.
+        UnsupportedError: the model cannot be exported; the message has torch's first reason.
     """
     exported = isinstance(model, ExportedProgram)
     module = model.module() if isinstance(model, ExportedProgram) else model
@@ -237,8 +237,8 @@ def capture(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python's collector of garbage rests. An export makes a million objects that live until its end, and looking for
-    garbage among them again and again takes a tenth of its time."""
+    """Pause Python's garbage collector. An export creates a million objects that live until its end, and repeated
+    searches for garbage among them take a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -249,7 +249,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) -> dict[str, tuple[int, ...]]:
-    """The shapes of every layer's weights, from those of the captured layers."""
+    """Return the shapes of every layer's weights, from those of the captured layers."""
     all_shapes = dict(shapes)
     for layer, first in enumerate(kinds.first if kinds else ()):
         for name, shape in shapes.items():
@@ -258,7 +258,7 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
 
 
 def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Values of the non-persistent buffers; they become persistent so that export lifts them as inputs (with
+    """Return values of the non-persistent buffers. They become persistent, so that export lifts them as inputs (with
     hidden ones torch's importers lose the state mapping)."""
     constants: dict[str, torch.Tensor] = {}
     for path, child in module.named_modules():
@@ -279,14 +279,14 @@ def _export(
     if with_last:
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
-        # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
+        # An export makes some forty graphs but runs few; recompiled lazily, only these get generated code.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
             with NumberFolding():
                 program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
-    except Exception as error:  # torch.export raises many kinds; all mean: this model cannot be captured
+    except Exception as error:  # torch.export raises many types; all mean that the model cannot be captured
         first, *_ = [*str(error).strip().splitlines(), repr(error)]
         raise CaptureErrors.NOT_EXPORTED(shape=list(shape), cause=quoted(first)) from error
     return _classify(program, graph, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
@@ -295,7 +295,7 @@ def _export(
 def _classify(
     program: ExportedProgram, graph: torch.fx.Graph, aliases: dict[str, str], hidden: set[str], path_prefix: str
 ) -> Captured:
-    """The placeholders of `graph`, which is the program's, decomposed, by what they are."""
+    """Classify the placeholders of `graph`, the program's decomposed graph."""
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}
     inputs: dict[str, str] = {}
@@ -321,8 +321,8 @@ def _classify(
 
 
 def _refuse_what_is_not_static(graph: torch.fx.Graph, targets: dict[torch.fx.Node, str]) -> None:
-    """Refuse values whose shape depends on other values, changes of a placeholder, and convolutions over tokens but
-    those by our operator: a program is static, and keeps no state of its own."""
+    """Refuse values whose shape depends on other values, updates of a placeholder, and convolutions over tokens except
+    by our operator: a program is static, and keeps no other state."""
     for node in graph.nodes:
         stack = list(node.meta.get("nn_module_stack", {}).values())
         where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
@@ -342,14 +342,14 @@ def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
 
 
 def config_constants(model: torch.nn.Module, max_context: int) -> dict[str, torch.Tensor]:
-    """The values of a model's non-persistent buffers, by name, as `capture` at `max_context` finds them; `model` from
-    `build_model`, not yet captured."""
+    """Return the values of a model's non-persistent buffers by name, as `capture` at `max_context` would find them;
+    `model` is from `build_model` and not captured yet."""
     fix_frequencies(model, max_context)
     return _lift_hidden_buffers(model)
 
 
 def program_constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The constants of somebody's exported program, by name."""
+    """Return the constants of a user's exported program, by name."""
     return {name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
 
 
@@ -362,7 +362,7 @@ def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
 
 
 def vocabulary(captured: Captured) -> int:
-    """How many token ids are legal: the width of the logits.
+    """Return the number of legal token ids: the width of the logits.
 
     Raises:
         UnsupportedError: the smallest table that ids index has another number of rows.
@@ -383,7 +383,7 @@ def vocabulary(captured: Captured) -> int:
 
 def layer_count(config: transformers.PreTrainedConfig) -> int:
     """Return the number of decoder layers by the config. Raises InputError where it has none."""
-    # Where a class has both kinds of layers, num_hidden_layers counts the encoder's.
+    # In classes with an encoder and a decoder, num_hidden_layers counts the encoder's layers.
     layers = getattr(config, "decoder_layers", None) or getattr(config, "num_hidden_layers", None)
     if type(layers) is not int or layers < 1:
         raise CaptureErrors.NO_LAYERS(model=config.model_type, layers=layers)
@@ -391,7 +391,8 @@ def layer_count(config: transformers.PreTrainedConfig) -> int:
 
 
 def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None) -> int:
-    """Decoder layers: what the config says, or for an exported program the attention operators it calls."""
+    """Return the number of decoder layers: the config's, or for an exported program its number of attention operators.
+    """
     if config is not None:
         return layer_count(config)
     layers = len({layer for layer, _ in stateful_operators(captured.prefill)})
@@ -414,9 +415,9 @@ def _attention_nodes(captured: Captured) -> list[Any]:
 def check_attention(
     captured: Captured, layers: int, kinds: LayerKinds | None = None, stateless: Collection[int] = ()
 ) -> None:
-    """Refuse a program whose layers 0 .. layers-1 (of those, the captured ones) do not all call attention, or another
-    operator that depends on earlier tokens, in order, or call one several times: some models export cleanly while
-    computing attention in a way of their own. Layers that are `stateless` call none."""
+    """Refuse a program unless each of its (captured) layers 0 .. layers-1 calls attention, or another operator that
+    depends on earlier tokens, in order and once: some models export without errors although they compute attention in
+    their own code. Layers in `stateless` must call none."""
     operators = stateful_operators(captured)
     called = [layer for layer, _ in itertools.groupby(layer for layer, _ in operators)]
     expected = list(range(layers)) if kinds is None else list(kinds.captured)
@@ -434,11 +435,11 @@ def check_attention(
 
 
 def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]) -> None:
-    """Refuses a layer that attends within another window than its config says: a model may have it in a mask of its
-    own, which captured attention does not get.
+    """Refuse a layer whose attention has another window than the config states: a model may have the window only in its
+    own mask, which captured attention does not get.
 
     Args:
-        windows: by layer, with the config's field.
+        windows: window and config field, by layer.
 
     Raises:
         UnsupportedError: naming the first such layer.
@@ -452,11 +453,11 @@ def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]
 
 
 def check_softcaps(captured: Captured, softcaps: Mapping[str, float]) -> None:
-    """Refuses a layer that does not tell its attention function of the cap on scores that its config has: it caps them
-    in a way of its own, or not at all.
+    """Refuse a layer that does not pass the config's cap on scores to its attention function: it caps them in its own
+    code, or not at all.
 
     Args:
-        softcaps: by field of the config; where there is none, a layer may cap its scores at what it likes.
+        softcaps: caps by field of the config; if empty, layers may have any cap.
 
     Raises:
         UnsupportedError: naming the first such layer.
@@ -471,10 +472,10 @@ def check_softcaps(captured: Captured, softcaps: Mapping[str, float]) -> None:
 
 
 def check_experts(captured: Captured, modules: Sequence[str]) -> None:
-    """Refuses a program in which a module of experts does not multiply by its matrices exactly once each.
+    """Refuse a program in which a module of experts does not multiply exactly once by each of its matrices.
 
     Args:
-        modules: the paths of the modules of experts in the captured layers.
+        modules: paths of the modules of experts in the captured layers.
 
     Raises:
         UnsupportedError: naming the first such module.
@@ -488,8 +489,8 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
-    """How many of the captured layers keep rows and attend to every position: those whose rows the KV budget decides.
-    Layers that attend to the very K and V of an earlier one keep none."""
+    """Return the number of captured layers that keep rows and attend to every position, whose rows the KV budget
+    determines. Layers that share the K and V of an earlier one keep none."""
     keeping = {node.args[1:3]: _window(node) for node in reversed(_attention_nodes(captured))}
     return sum(not window.inside(max_context) for window in keeping.values())
 
@@ -504,12 +505,13 @@ def chosen_layers(capture: Capture) -> list[int]:
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """What tells the attentions of layers apart that score a prompt.
+    """Sizes and settings of an attention, by which rules for different layers are distinguished.
 
     Attributes:
         heads, kv_heads, width, value_width: H, Hkv, D and Dv.
-        scale: factor on products of queries and keys; softcap: what caps them, 0 where nothing does.
-        dtype: of keys and queries.
+        scale: factor on products of queries and keys.
+        softcap: cap of the scores; 0 for none.
+        dtype: dtype of keys and queries.
     """
 
     heads: int
@@ -522,7 +524,7 @@ class AttentionSizes:
 
 
 def governed_attentions(captured: Captured, max_context: int) -> list[AttentionSizes]:
-    """Of the captured layers that attend to every position, each kind once."""
+    """Return each kind of attention among the captured layers that attend to every position, once."""
     sizes: dict[AttentionSizes, None] = {}
     for node in _attention_nodes(captured):
         if not _window(node).inside(max_context):
@@ -534,13 +536,13 @@ def governed_attentions(captured: Captured, max_context: int) -> list[AttentionS
 
 
 def _window(node: Any) -> Span:
-    """Which positions a query of an attention operator sees."""
+    """Return the span of positions that a query of an attention operator sees."""
     return Span(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
 
 
 def check_positions(captured: Capture) -> None:
-    """Refuses a program that counts its tokens itself instead of reading `positions`: in every chunk and every decode
-    step it would start again at zero. A model without any positions passes.
+    """Refuse a program that counts its tokens itself instead of reading `positions`: it would start again at zero in
+    every chunk and every decode step. A model without positions passes.
 
     Raises:
         UnsupportedError: naming the module that counts.
@@ -548,7 +550,7 @@ def check_positions(captured: Capture) -> None:
     if _reads_positions(captured.prefill):
         return
     chunk = next(_shape(node)[1] for node in _placeholders(captured.prefill, "ids"))
-    # A table of the same length by chance is in both programs; what counts tokens has the length of one of them.
+    # A table that happens to have this length is in both programs; a count of tokens has the length of only one.
     counters = _counters(captured.prefill, chunk)
     if len(counters) <= len(_counters(captured.decode, chunk)):
         return
@@ -558,13 +560,13 @@ def check_positions(captured: Capture) -> None:
 
 
 def check_tables(captured: Captured, max_context: int) -> None:
-    """Refuses a context beyond the rows of a table that positions are looked up in.
+    """Refuse a context that exceeds a table of positions.
 
     Raises:
         UsageError: naming the table, its rows and the context.
     """
-    # A value that is looked up at a position (the type of a token, say) is not itself a position, and what attention
-    # gives is none: experts are chosen by it, and their biases looked up.
+    # A value that is looked up at a position (such as a token type) is not itself a position. Neither is the result of
+    # attention, by which experts are selected and their biases looked up.
     positions = _reached(captured, "positions", beyond=LOOKUPS | TARGETS.keys())
     for node in captured.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
@@ -588,13 +590,13 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
 
 
 def _reads_positions(captured: Captured) -> bool:
-    """Whether the logits depend on the positions."""
+    """Return True if the logits depend on the positions."""
     reached = _reached(captured, "positions")
     return any(node in reached for node in captured.graph.nodes if node.op == "output")
 
 
 def _reached(captured: Captured, role: str, beyond: frozenset[object] = frozenset()) -> set[torch.fx.Node]:
-    """Every value that depends on the input `role`, but not through an operator of `beyond`."""
+    """Return every value that depends on the input `role` other than through an operator of `beyond`."""
     reached = set(_placeholders(captured, role))
     for node in captured.graph.nodes:
         if node.target not in beyond and not reached.isdisjoint(node.all_input_nodes):
@@ -603,8 +605,8 @@ def _reached(captured: Captured, role: str, beyond: frozenset[object] = frozense
 
 
 def _counters(captured: Captured, length: int) -> list[torch.fx.Node]:
-    """Values of `length` elements in some dimension that depend on no weight and no input, and are not one number
-    repeated: counted, or cut out of a constant table."""
+    """Return values with a dimension of `length` elements that depend on no weight or input and are not constant along
+    it: counts, or slices of a constant table."""
     fixed: set[torch.fx.Node] = set()
     counters = []
     for node in captured.graph.nodes:

@@ -1,7 +1,7 @@
 """Checkpoints: Hugging Face folders, `.gguf`, `.pt` and `.pt2` files, or a bare config.
 
 One `Checkpoint` class hides the format: a config, named tensors read one at a time, the tokenizer's files, a digest.
-Nothing is downloaded, and no code from a file is run, unless `trust_pt2` says so of a `.pt2`.
+Nothing is downloaded, and no code from a file is run, except that of a `.pt2` with `trust_pt2`.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-"""The name of a model on a hub. A path of that form may exist too, and then is one."""
+"""Form of a model's name on a hub. A path of this form takes precedence if it exists."""
 
 HARMLESS = re.compile(
     r"(^|\.)(inv_freq|position_ids|masked_bias|(self_attn|attn|attention|self_attention)\.(bias|masked_bias)"
     r"|(cos|sin)_cached|num_batches_tracked|[kvq]_scale|input_scale|input_global_scale|output_scale|[a-z_]*quant_state[a-z_0-9.]*)$"
 )
-"""Tensors that checkpoints hold besides parameters: tables and masks that are computed, scales of another cache."""
+"""Tensors of checkpoints that are not parameters: computed tables and masks, scales of another cache."""
 
 
 class CheckpointWarnings(ErrorKind):
@@ -74,7 +74,7 @@ class CheckpointWarnings(ErrorKind):
     COMPOSITE = SsccWarning, (
         "{path} holds a composite model, {model_type} of {parts}: only its text decoder, {text_type}, is compiled"
     )
-    UNUSED = SsccWarning, "{path} holds {count} tensors that have no place in the model and are not used: {names}"
+    UNUSED = SsccWarning, "{path} holds {count} tensors that the model does not use: {names}"
 
 
 class CheckpointErrors(ErrorKind):
@@ -87,14 +87,21 @@ class CheckpointErrors(ErrorKind):
     UNREADABLE = InputError, "{path} cannot be read: {cause}"
     DUMP = UsageError, "{path} is a dump: compile it with --compile-from LEVEL, where LEVEL is its attribute sscc.level"
     PART_OF_A_FOLDER = UsageError, "{path} is a file of a checkpoint: give the folder that holds it and config.json"
-    UNKNOWN_FORM = UsageError, "{path} is no known form: give a Hugging Face folder or a .gguf, .pt, .pth or .pt2 file"
+    UNKNOWN_FORM = (
+        UsageError,
+        "{path} is not a model in a known form: give a Hugging Face folder or a .gguf, .pt, .pth or .pt2 file",
+    )
     TWO_CONFIGS = UsageError, "{path} brings its own config: leave out --config {config}"
-    NO_CONFIG = InputError, "{path} has no config.json: give a Hugging Face folder, or the config with --config"
+    NO_CONFIG = (
+        InputError,
+        "there is no config.json in {path}, so it is not a Hugging Face model folder. If the config is elsewhere, "
+        "give --config",
+    )
     NO_WEIGHTS = InputError, (
         "{path} holds no weights: it needs model.safetensors, pytorch_model.bin or one of their index files"
     )
     ADAPTER = UnsupportedError, (
-        "{path} holds an adapter of {base} and no model: give the model, and the adapter with --lora"
+        "{path} holds an adapter of {base} but no model: give the model, and the adapter with --lora"
     )
     MLX = UnsupportedError, (
         "{path} is quantized by MLX ({bits} bits, groups of {group_size}), which is not read: give the checkpoint that "
@@ -119,7 +126,7 @@ class CheckpointErrors(ErrorKind):
     DTYPE = UnsupportedError, (
         "{path}: tensor {tensor!r} is {dtype}, weights must be f16, bf16, f32 or f64: dequantize the checkpoint first"
     )
-    PACKED_ALREADY = UsageError, "{path} is an exported program, which is packed already: compile it as it is"
+    PACKED_ALREADY = UsageError, "{path} is an exported program, which needs no packing: compile it directly"
     NOTHING_TO_PACK = UsageError, "{path} has no weights to pack"
     PACKED_NAME = UsageError, "{path}: the packed file must be named .pt or .pth"
 
@@ -129,12 +136,12 @@ class Checkpoint:
     """A model in one of the known formats.
 
     Attributes:
-        path: the file or folder it came from.
-        config: transformers' config, of a composite model that of its text decoder; None for a `.pt2`.
-        program: the exported program; None unless a `.pt2`.
-        source: where the weights are read; None without weights.
-        load_tokenizer: called once, gives the tokenizer's files.
-        whole: the config that the file has: of a composite model, where `config` is that of its text decoder.
+        path: file or folder it came from.
+        config: transformers' config; for a composite model, that of its text decoder; None for a `.pt2`.
+        program: exported program; None unless a `.pt2`.
+        source: reader of the weights; None without weights.
+        load_tokenizer: returns the tokenizer's files; called once.
+        whole: config in the file, which for a composite model is not that of its text decoder.
     """
 
     path: Path
@@ -150,16 +157,16 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
-        """File name -> bytes, those of tokenizer_files.TOKENIZER_FILES that there are."""
+        """Contents of the tokenizer's files, by name; those of tokenizer_files.TOKENIZER_FILES that exist."""
         return self.load_tokenizer()
 
     @cached_property
     def digest(self) -> str:
         """sha256 (hex) over config, names and weight bytes; reads every weight once.
 
-        A folder, its shards and its packed `.pt` share a digest. Quantized weights are digested as they are stored.
+        A folder, its shards and its packed `.pt` have the same digest. Quantized weights are digested as stored.
         """
-        if self.config is None:  # a .pt2, whose program may have been left alone
+        if self.config is None:  # a .pt2, whose program may not have been loaded
             return file_digest(self.path)
         digest = hashlib.sha256()
         if self.config is not None:
@@ -176,8 +183,8 @@ class Checkpoint:
 
     @cached_property
     def default_dtype(self) -> torch.dtype:
-        """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32. Where they are
-        quantized the config says it, and where it does not, as GPT-OSS's, those that are stored plainly."""
+        """Activation dtype that fits the weights: bf16 if most of them are bf16, else f32. For quantized weights it is
+        the dtype that the config states, or if it states none (as in GPT-OSS), that of the unquantized weights."""
         declared = getattr(self.config, "dtype", None)
         quantized = self.config is not None and self.is_quantized
         if self.source is None or (quantized and declared is not None):
@@ -190,20 +197,20 @@ class Checkpoint:
 
     @cached_property
     def ends(self) -> dict[str, tuple[int, ...]]:
-        """Tokens that end an answer, by where they are stated (`stated_ends`)."""
+        """Tokens that end an answer, by the place that states them (`stated_ends`)."""
         return stated_ends(self.config, self.whole, self.tokenizer)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer: the union of those that config, generation_config.json and tokenizer state."""
+        """Tokens that end an answer: the union of those in config, generation_config.json and tokenizer."""
         return tuple(dict.fromkeys(token for tokens in self.ends.values() for token in tokens))
 
     def names(self) -> dict[str, TensorInfo]:
-        """name -> (shape, dtype as stored; f32 where it is quantized); empty without weights."""
+        """Return (shape, stored dtype) of every tensor by name, with f32 for quantized ones; empty without weights."""
         return {} if self.source is None else self.source.names()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One weight on the CPU, in the checkpoint's dtype, read now.
+        """Return one weight on the CPU, in the checkpoint's dtype, read now.
 
         Raises:
             InputError: there is no such tensor, or its bytes cannot be read.
@@ -218,30 +225,31 @@ class Checkpoint:
         return self.source.tensor(name)
 
     def stored_form(self, name: str) -> StoredForm | None:
-        """How a weight is stored whose numbers are computed; None for one stored as they are, or not at all."""
+        """Return the stored form of a weight whose numbers are computed; None for one stored as numbers, or not at all.
+        """
         return self.source.stored_form(name) if self.source is not None and name in self.names() else None
 
     def stores(self, name: str, encoding: Encoding) -> bool:
-        """Whether a weight is stored as the codes that `encoding` would make of its numbers."""
+        """Return True if a weight is stored as the codes that `encoding` would make from its numbers."""
         form = self.stored_form(name)
         return form is not None and form.gives(encoding)
 
     def check_ties(self, wanted: Container[str]) -> None:
-        """As `tying.check_ties`: a program of the tensors `wanted` loses no head of this checkpoint."""
+        """Check that a program with the tensors `wanted` loses no head of this checkpoint (`tying.check_ties`)."""
         if self.source is not None:
             check_ties(self.path, self.source, self.config, wanted)
 
     def kept(self, name: str, encoding: Encoding) -> Array | None:
-        """The part that `encoding` asks for of a weight that is stored in its very format; None of any other.
+        """Return the part of a weight that `encoding` names, if the weight is stored in that format; otherwise None.
 
-        Raises InputError where it cannot be read.
+        Raises InputError if it cannot be read.
         """
         if self.source is None or not self.stores(name, encoding):
             return None
         return self.source.parts(name)[encoding.part]
 
     def order(self, name: str) -> Array | None:
-        """The order in which the columns of a weight are stored, i64 [K]; None where it is their own."""
+        """Return the order in which the columns of a weight are stored, i64 [K]; None for their natural order."""
         form = self.stored_form(name)
         if self.source is None or form is None or form.format is None or not form.ordered:
             return None
@@ -254,19 +262,20 @@ class Checkpoint:
 def open_checkpoint(
     path: Path, *, config: Path | None = None, weights: bool = True, program: bool = True, trust_pt2: bool = False
 ) -> Checkpoint:
-    """Open a checkpoint of any known form; reads headers only.
+    """Open a checkpoint of any known form. Only headers are read.
 
     Args:
         path: a Hugging Face folder, a `.gguf`, `.pt`/`.pth` or `.pt2` file, or with `weights=False` a `config.json`.
-        config: a `config.json` for weights that bring none.
-        weights: False leaves the weights alone; a folder may then lack them.
-        program: False leaves the program of a `.pt2` alone and reads its weights only.
-        trust_pt2: load a `.pt2` with torch's own reader, which executes code that it holds.
+        config: a `config.json` for weights that come without one.
+        weights: False ignores the weights; a folder may then lack them.
+        program: False ignores the program of a `.pt2` and reads only its weights.
+        trust_pt2: load a `.pt2` with torch's own reader, which executes code that it contains.
 
     Raises:
-        InputError: missing, truncated or damaged. UsageError: options that do not fit the form of `path`.
-        UnsupportedError: pickled code, weights quantized in a way that is not read, an architecture that is not known
-            or not decoder-only.
+        InputError: missing, truncated or damaged files.
+        UsageError: options that do not fit the form of `path`.
+        UnsupportedError: pickled code, weights quantized in an unsupported way, or an architecture that is unknown or
+            not decoder-only.
     """
     path = Path(path)
     if config is not None:
@@ -317,7 +326,7 @@ _SUFFIXES = ("gguf", "pt", "pth", "pt2", "json", "mlir", "safetensors", "bin")
 
 
 def _check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, which reading could wait for without end. A missing file is left to its reader."""
+    """Refuse a pipe or a device, which could block forever. A missing file is left to its reader."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -375,7 +384,7 @@ def _adapter_base(path: Path) -> str | None:
 
 
 def _refuse_mlx(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse MLX's quantization, which is noted under a name of its own, or under the usual one without a method."""
+    """Refuse MLX's quantization, which is recorded under its own name, or under the usual one without a method."""
     for name in ("quantization", "quantization_config"):
         values = config.get(name)
         if isinstance(values, Mapping) and {"bits", "group_size"} <= values.keys() and "quant_method" not in values:
@@ -400,8 +409,8 @@ def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
 def model_weights(
     path: Path, source: TensorSource, whole: PreTrainedConfig, decoder: PreTrainedConfig
 ) -> tuple[TensorSource, PreTrainedConfig, PreTrainedConfig]:
-    """Return the tensors of a file under the decoder's names, those that are stored in parts joined, and both configs:
-    they tie the head to the embedding no more where other values of it are stored."""
+    """Return the tensors of a file under the decoder's names, with tensors stored in parts joined, and both configs.
+    The configs no longer tie the head to the embedding if the file stores different values for the two."""
     quantization = quantization_of(whole)
     if quantization:
         source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
@@ -494,15 +503,15 @@ def _refuse_config(path: Path, config: Path | None) -> None:
 
 
 def check_names(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that every parameter of the program is there with its shape and a floating-point dtype, and warn of
-    tensors that no parameter takes.
+    """Check that every parameter of the program is present with its shape and a floating-point dtype, and warn of
+    tensors that no parameter uses.
 
     Args:
-        shapes: those of the parameters by name. A tied head is not among them: it has no tensor of its own.
+        shapes: shapes of the parameters by name, without a tied head, which has no tensor of its own.
 
     Raises:
-        InputError: naming the first missing or the first mismatched parameters, with the numbers.
-        UnsupportedError: a wanted parameter is int8, float8 or the like.
+        InputError: parameters are missing or have another shape; the message has their number and the first ones.
+        UnsupportedError: a parameter is stored as int8, float8 or the like.
     """
     held = checkpoint.names()
     missing = [name for name in shapes if name not in held]
@@ -525,18 +534,18 @@ def check_names(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -
         )
     for name in shapes:
         _check_dtype(checkpoint.path, name, held[name][1])
-    if checkpoint.config is not None:  # the program of a .pt2 takes every tensor of it
+    if checkpoint.config is not None:  # the program of a .pt2 uses all of its tensors
         warn_of_unused(checkpoint, shapes)
 
 
 def warn_of_unused(checkpoint: Checkpoint, wanted: Container[str]) -> None:
-    """Warn of the tensors of a checkpoint that no parameter takes: the program lacks their effect.
+    """Warn of the tensors of a checkpoint that no parameter uses: the program lacks their effect.
 
     Args:
-        wanted: the names of the tensors that the program's weights are made of.
+        wanted: names of the tensors from which the program's weights are made.
     """
     if checkpoint.whole is not checkpoint.config:
-        return  # a composite model has the tensors of its other parts
+        return  # the other tensors of a composite model belong to its other parts
     config = checkpoint.config
     own = () if config is None else getattr(causal_class(config), "_keys_to_ignore_on_load_unexpected", None) or ()
     heads = possible_ties(config) if getattr(config, "tie_word_embeddings", False) else {}
@@ -558,7 +567,7 @@ def _listed(items: list[str]) -> str:
 
 
 def _check_weight_dtypes(path: Path, source: TensorSource) -> None:
-    """Refuses quantized weights at once; masks and other integer buffers of old checkpoints may pass."""
+    """Refuse quantized weights immediately; masks and other integer buffers of old checkpoints pass."""
     for name, (_, dtype) in source.names().items():
         if name.endswith(".weight"):
             _check_dtype(path, name, dtype)
@@ -573,9 +582,9 @@ def _check_dtype(path: Path, name: str, dtype: torch.dtype) -> None:
 
 
 def pack(checkpoint: Checkpoint, out: Path) -> None:
-    """Writes the `.pt` form: {"config": dict, "state_dict": name -> tensor, "tokenizer": file name -> bytes}.
+    """Write the `.pt` form: {"config": dict, "state_dict": name -> tensor, "tokenizer": file name -> bytes}.
 
-    The file appears under its name only when complete; equal checkpoints give equal bytes.
+    The file appears under its name only when it is complete; equal checkpoints give equal bytes.
 
     Raises:
         UsageError: a `.pt2`, or a checkpoint without weights.
@@ -592,7 +601,7 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
     values = {
         "config": file_form(checkpoint.config),
         "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
-        # An empty `bytes` is pickled as a call, which nobody may unpickle.
+        # An empty `bytes` is pickled as a call, which safe readers refuse to unpickle.
         "tokenizer": {name: data or "" for name, data in sorted(checkpoint.tokenizer.items())},
     }
     with replacing(out) as file, output_errors(out):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class CheckpointTensors(Mapping[str, Array]):
-    """A checkpoint's weights by name, and the orders of columns under the names that `order_of` gives.
+    """A checkpoint's weights by name, and orders of columns under the names that `order_of` returns.
 
-    Every access reads the tensor again; the array lies on the memory that torch read it into.
+    Every access reads the tensor again; the array shares the memory into which torch read it.
 
     Raises as `Checkpoint.tensor` does, and InputError for a dtype that numpy lacks.
     """
@@ -42,7 +42,7 @@ class CheckpointTensors(Mapping[str, Array]):
 
 
 def checkpoint_reader(checkpoint: Checkpoint, where: str) -> KeepingReader:
-    """Reads a checkpoint's weights for a program: numbers, and the codes of those that are stored as it wants them.
+    """Return a reader of a checkpoint's weights: numbers, and codes of weights that are stored in the program's format.
 
     Raises as `sscc.runtime.artifact.tensor_files.reading` and `Checkpoint.kept` do.
     """
@@ -50,5 +50,5 @@ def checkpoint_reader(checkpoint: Checkpoint, where: str) -> KeepingReader:
 
 
 def to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Torch tensors as arrays on the same memory. Raises InputError for a dtype that numpy lacks."""
+    """Return torch tensors as arrays on the same memory. Raises InputError for a dtype that numpy lacks."""
     return {name: to_array(tensor) for name, tensor in tensors.items()}

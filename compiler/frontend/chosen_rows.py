@@ -1,9 +1,9 @@
-"""Attention to rows that an index of the model's own chooses: the operators through which a captured model calls it,
-and their definition in plain torch.
+"""Attention to rows selected by the model's learned index: the operators through which a captured model calls it, and
+their definition in plain torch.
 
-DeepSeek-V3.2 (DeepSeek Sparse Attention, arXiv 2512.02556) keeps a key of a few numbers for each position, scores all
-of them by queries of several heads, and attends to the positions of the highest scores. `sscc.ir.operations` has the
-formulas (`ChooseByIndex`, `AttendChosen`). Importing this module registers the operators.
+DeepSeek-V3.2 (DeepSeek Sparse Attention, arXiv 2512.02556) keeps a short key for each position, scores all of them by
+queries of several heads, and attends to the positions with the highest scores. `sscc.ir.operations` has the formulas
+(`ChooseByIndex`, `AttendChosen`). Importing this module registers the operators.
 `sscc.compiler.frontend.learned_index` recognises them in a model's own code.
 """
 
@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from sscc.compiler.frontend.algorithm import Softmax
 
 Earlier = Callable[[int, str, Tensor, int], Tensor]
-"""Called as earlier(layer, name, rows, axis): notes the rows of new tokens along an axis, and returns those of all
+"""Called as earlier(layer, name, rows, axis). Records the rows of new tokens along an axis, and returns those of all
 tokens so far."""
 
 _earlier: ContextVar[Earlier | None] = ContextVar("sscc_earlier_rows", default=None)
@@ -30,7 +30,7 @@ _earlier: ContextVar[Earlier | None] = ContextVar("sscc_earlier_rows", default=N
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Chosen positions, in the place of the tensor that a model's index gives.
+    """Selected positions, in place of the tensor that a model's index would return.
 
     Attributes:
         chosen: [b, Hc, s, K] i64, ascending, then -1.
@@ -43,15 +43,15 @@ class Choice:
         return self
 
     def masked_fill(self, where: Any, value: Any) -> Choice:
-        """Return the same: what is no position is -1 already."""
+        """Return self: invalid positions are already -1."""
         return self
 
 
 class CausalMask:
-    """The mask of a model whose index asks for one: operators are causal by themselves.
+    """The mask for a model whose index needs one. Operators are causal by themselves.
 
     Attributes:
-        dtype: of a mask that is added to scores.
+        dtype: dtype of a mask that is added to scores.
     """
 
     dtype = torch.float32
@@ -67,16 +67,16 @@ class CausalMask:
 def index(
     query: Tensor, key: Tensor, weight: Tensor | None, layer: int, block: int, local: int, topk: int
 ) -> Tensor:
-    """Choice of positions by a learned index (`sscc.ir.operations.ChooseByIndex`).
+    """Selection of positions by a learned index (`sscc.ir.operations.ChooseByIndex`).
 
     Args:
         query: [b, s, Hi, D].
         key: [b, s, D], kept for later tokens.
-        weight: [b, s, Hi] f32 of each head; None where each head makes a choice of its own.
+        weight: [b, s, Hi] f32, weight of each head; None if each head selects separately.
         layer: index of the decoder layer.
-        block: positions that are chosen together.
-        local: newest blocks that are chosen in any case.
-        topk: positions of a choice, a multiple of `block`.
+        block: number of positions that are selected together.
+        local: number of newest blocks that are always selected.
+        topk: number of selected positions, a multiple of `block`.
 
     Returns:
         [b, 1 or Hi, s, topk] i64: positions in ascending order, then -1.
@@ -112,11 +112,12 @@ def _(query: Tensor, key: Tensor, weight: Tensor | None, layer: int, block: int,
 def chosen_attention(
     q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, sinks: Tensor | None, layer: int, scale: float, softcap: float
 ) -> Tensor:
-    """Attention of decoder layer `layer` to chosen positions; softmax and sums in f32.
+    """Attention of decoder layer `layer` to selected positions; softmax and sums in f32.
 
     Args:
         q: [b, H, s, D], after RoPE.
-        k: [b, Hkv, s, D], after RoPE; v: [b, Hkv, s, Dv]. Both are kept for later tokens.
+        k: [b, Hkv, s, D], after RoPE, kept for later tokens.
+        v: [b, Hkv, s, Dv], kept for later tokens.
         chosen: [b, Hc, s, K] i64 from `index`, Hkv a multiple of Hc.
         sinks, layer, scale, softcap: as for `sscc::attention`.
 
@@ -146,7 +147,7 @@ def _(
 
 @contextmanager
 def with_earlier(earlier: Earlier) -> Iterator[None]:
-    """Let the operators that run eagerly inside the block see rows of earlier tokens."""
+    """Make rows of earlier tokens visible to operators that run eagerly inside the block."""
     token = _earlier.set(earlier)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Building transformers' model of a config, without weights and in bounded time and memory.
+"""Construction of transformers' model for a config, without weights and in bounded time and memory.
 
-A config comes from outside: it may ask for more layers than there is time, for more bytes than there is memory, or for
-a model that transformers itself cannot build. Each of these is refused before anything is allocated.
+A config is untrusted: it may request more layers than there is time for, more bytes than there is memory, or a model
+that transformers itself cannot build. Each of these is refused before anything is allocated.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
 
-MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
-MAX_ELEMENTS = 1 << 42  # of all parameters together: the largest model of today has 2 ** 41
+MAX_MODULE_PARAMETERS = 100_000  # named parameters; the deepest current models have some thousands
+MAX_ELEMENTS = 1 << 42  # of all parameters; the largest current models have 2 ** 41
 OBSERVED_TOKENS = 512
 MAX_OBSERVED_TOKENS = 4096
 MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies, masks of old models
@@ -54,12 +54,12 @@ class ConstructionErrors(ErrorKind):
         "the {model} of this config computes tables of {size}, at most {most} are compiled: {table} alone takes "
         "{table_size}",
     )
-    TOO_MANY_PARAMETERS = InputError, "the model of this config has more than {most} parameters by name"
+    TOO_MANY_PARAMETERS = InputError, "the model of this config has more than {most} named parameters"
 
 
 def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
-    """The untouched transformers model of `config` with its parameters on the meta device and its buffers
-    computed on the CPU, calling our operators for attention and experts.
+    """Return the untouched transformers model of `config`, with parameters on the meta device and buffers computed on
+    the CPU, which calls our operators for attention and experts.
 
     Raises:
         InputError: transformers cannot build it, or it is larger than any model.
@@ -69,7 +69,7 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
     _keep_in_f32(model, dtype)
     model.eval()
-    for operator in OPERATORS:  # before attention, which is looked for in a run of the whole model
+    for operator in OPERATORS:  # before attention, which is searched for by running the whole model
         if operator.modules(model):
             operator.recognise(model)
     if not type(model)._supports_attention_backend:
@@ -79,16 +79,16 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
     if getattr(config, "residual_in_fp32", False):
-        # The first layer converts its residual to f32. Converted before it, the numbers are the same, and all layers
-        # are of one kind.
+        # The first layer converts its residual to f32. With the conversion in front of it the numbers are the same, and
+        # all layers are of one kind.
         model.get_input_embeddings().register_forward_hook(lambda module, args, output: _in_f32(model, output))
     built: torch.nn.Module = model
     return built
 
 
 def _recognise_attention(config: transformers.PreTrainedConfig, model: transformers.PreTrainedModel) -> None:
-    """Has attention recognised in a model that writes it out, with masks and biases as long as its own ones are, up to
-    `MAX_OBSERVED_TOKENS`. A class that does something to a mask without asking whether there is one gets zeros."""
+    """Recognise attention in a model that implements it in its own code, with masks and biases of its own length up to
+    `MAX_OBSERVED_TOKENS`. A class that uses a mask without checking for None gets zeros."""
     recognise_attention(model)
     squares = [b.shape[-1] for b in model.buffers() if b.dim() >= 2 and b.shape[-1] == b.shape[-2]]
     tokens = max(squares) if squares else OBSERVED_TOKENS
@@ -106,9 +106,9 @@ def _in_f32(model: transformers.PreTrainedModel, hidden: torch.Tensor) -> torch.
 
 
 def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
-    """Gives f32 to the parameters and buffers that transformers keeps so when it loads a checkpoint in `dtype`
-    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers choose: bf16 would round it to
-    other choices. A model that is built of a config alone lacks that."""
+    """Keep in f32 the parameters and buffers that transformers keeps in f32 when it loads a checkpoint in `dtype`
+    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers select experts: rounding it to
+    bf16 would change the selection. A model built only from a config does not do this itself."""
     plan = model._get_dtype_plan(dtype)
     if not plan:
         return
@@ -131,15 +131,15 @@ def _with_our_attention(
     except KeyError as error:
         if error.args != (IMPLEMENTATION,):
             raise
-    # Older classes have a table of attention classes, which lacks ours.
+    # Older classes look up attention classes in a table that lacks ours.
     model = _from_config(config, attn_implementation="eager", **keywords)
     set_attention(model, WRITTEN_OUT)
     return model
 
 
 def set_attention(model: torch.nn.Module, implementation: str) -> None:
-    """Sets the attention implementation of a model of transformers, also where its class writes attention out: there
-    transformers' own method for it does nothing."""
+    """Set the attention implementation of a model of transformers, even if its class implements attention itself: for
+    such classes transformers' own method does nothing."""
     for part in model.modules():
         if isinstance(part, transformers.PreTrainedModel):
             part.config._attn_implementation = implementation
@@ -150,12 +150,12 @@ COUNTS = {"past_key_values_length", "cache_length"}
 
 
 def _supply_positions(model: transformers.PreTrainedModel) -> None:
-    """Gives the positions that the model is called with to its modules that look positions up.
+    """Pass the model's position inputs to modules that look up positions.
 
-    The decoders of BART's kin ignore them and count their tokens, which would start again in every chunk and every
-    step. What they count goes to a module whose forward takes `position_ids` and a number of `COUNTS`: there the
-    numbers are replaced, and what is looked up gets the shape [b, s, D]. A model that attends in a way of its own is
-    left as it was.
+    The decoders of BART's family ignore them and count their tokens, which would start again in every chunk and every
+    step. The counts go to a module whose forward takes `position_ids` and a number named in `COUNTS`: there they are
+    replaced, and the looked-up rows get the shape [b, s, D]. A model that does not use the attention interface is
+    unchanged.
     """
     positions: list[torch.Tensor] = []
 
@@ -189,13 +189,13 @@ def _looks_up_positions(module: torch.nn.Module) -> bool:
 
 
 def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
-    """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
+    """Return a model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
     with _building(config), _parameters_on_meta(), torch.device("meta"):
         return _from_config(config)
 
 
 def build_whole(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel | None:
-    """As `build_skeleton`, of a composite model; None where transformers has no class for its config."""
+    """Return the skeleton of a composite model; None if transformers has no class for its config."""
     cls = composite_class(config)
     if cls is None:
         return None
@@ -205,17 +205,17 @@ def build_whole(config: transformers.PreTrainedConfig) -> transformers.PreTraine
 
 
 def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:
-    """The paths of modules of a model that a text alone does not run (encoders of images, say); none where it cannot be
-    told without values."""
+    """Return the paths of modules of a model that text alone does not run (such as image encoders); empty if that
+    cannot be determined without values."""
     skeleton = build_skeleton(config).eval()
     paths = {module: name for name, module in skeleton.named_modules()}
     idle = set(paths.values())
     for module in paths:
         module.register_forward_pre_hook(lambda module, args: idle.discard(paths[module]))
     try:
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # which models take for an export
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # models behave as during an export
             skeleton(input_ids=torch.zeros(1, 4, dtype=torch.long, device="meta"), use_cache=False)
-    except Exception:  # a model that looks at what it computes, which here are no numbers
+    except Exception:  # a model that branches on computed values, which do not exist here
         return frozenset()
     return frozenset(idle)
 
@@ -243,20 +243,20 @@ def logits_width(model: torch.nn.Module) -> int | None:
 
 
 def canonical_names(model: torch.nn.Module) -> dict[str, str]:
-    """Every name of every parameter -> the one under which a checkpoint holds it: of a tied embedding the name that
-    transformers ties the other to, otherwise the first."""
+    """Return, for every name of every parameter, the name under which a checkpoint holds it: for a tied parameter the
+    name to which transformers ties the others, otherwise the first one."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     names = [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)]
     kept: dict[int, str] = {}
-    # The sort is stable, so that of names that are equally tied the first one counts.
+    # The sort is stable: among equally tied names the first one counts.
     for name, parameter in sorted(names, key=lambda item: item[0] in tied):
         kept.setdefault(parameter, name)
     return {name: kept[parameter] for name, parameter in names}
 
 
 def _own(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig:
-    """A copy of the config to build from: transformers writes the dtype into it, which would change the checkpoint's
-    digest. The copy lacks `auto_map`, because transformers would look for the code that it names."""
+    """Return a copy of the config for building: transformers writes the dtype into it, which would change the
+    checkpoint's digest. The copy lacks `auto_map`, whose code transformers would look for."""
     own = deepcopy(config)
     vars(own).pop("auto_map", None)
     return own
@@ -264,7 +264,7 @@ def _own(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig
 
 @contextmanager
 def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
-    """Turns whatever transformers raises inside the block into an InputError about the config."""
+    """Turn any exception of transformers inside the block into an InputError about the config."""
     try:
         yield
     except InputError:
@@ -276,7 +276,8 @@ def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
 
 
 def _suspect(config: transformers.PreTrainedConfig, error: Exception) -> str:
-    """Which field it is about, where the message names one or a token lies outside the vocabulary."""
+    """Return a hint at the field that caused an error, if the message names one or a token lies outside the vocabulary.
+    """
     vocabulary, pad = getattr(config, "vocab_size", None), getattr(config, "pad_token_id", None)
     if isinstance(vocabulary, int) and isinstance(pad, int) and not -vocabulary <= pad < vocabulary:
         return f" (pad_token_id is {pad}, the vocabulary has {vocabulary} tokens)"
@@ -305,7 +306,7 @@ def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Modul
 
 
 class _LargeOnMeta(TorchFunctionMode):
-    """Tensors that are larger than `MAX_BUFFER_BYTES`, which no buffer is, are made on the meta device."""
+    """A mode that creates tensors larger than `MAX_BUFFER_BYTES`, which no buffer is, on the meta device."""
 
     _makers = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
@@ -322,10 +323,10 @@ class _LargeOnMeta(TorchFunctionMode):
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Parameters registered inside move to the meta device at once; buffers stay real.
+    """Move parameters that are registered inside the block to the meta device; buffers stay real.
 
-    A parameter is allocated before it is registered. Memory that is never written is never touched, but some classes
-    fill theirs: what is larger than any buffer may be is on the meta device from the start.
+    A parameter is allocated before it is registered. Allocating memory without writing costs nothing, but some classes
+    fill their parameters: tensors larger than any buffer are on the meta device from the start.
     """
     original = torch.nn.Module.register_parameter
     count = 0
@@ -337,7 +338,7 @@ def _parameters_on_meta() -> Iterator[None]:
             raise ConstructionErrors.TOO_MANY_PARAMETERS(most=MAX_MODULE_PARAMETERS)
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
-            # transformers draws no random numbers for it, which takes half the time of building a model.
+            # This keeps transformers from drawing random numbers, which takes half the time of building a model.
             param._is_hf_initialized = True  # type: ignore[attr-defined]
         original(module, name, param)
 

@@ -1,10 +1,10 @@
-"""Positions that a module counts itself: numbers 0, 1, .. of the tokens at hand, made in the model's forward.
+"""Positions that a module counts itself: the numbers 0, 1, .. of the current tokens, computed in the model's forward.
 
-In a compiled program a chunk or a step begins at any position, and each slot has its own. A module that counts its
-tokens, and whose numbers then belong to all sequences of a batch (Llama 4 makes the temperature of its attention so),
-gets what it computes of the true positions instead. While the model runs, functions that compute each number from one
-number are followed from `arange` on; where the result is expanded to [b, s, ..], that of the true positions takes its
-place. Whatever else is done with such numbers stays as it is, and is refused if it reaches the logits.
+In a compiled program a chunk or a step begins at any position, and each slot has its own. Some modules count their
+tokens and use the same numbers for all sequences of a batch (Llama 4 computes the temperature of its attention from
+them). They get the values for the true positions instead. While the model runs, element-wise functions are followed
+from `arange` on; when the result is expanded to [b, s, ..], the values for the true positions replace it. Any other use
+of such numbers is unchanged, and is refused if it affects the logits.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ VIEWS = frozenset({"view", "reshape", "unsqueeze", "__getitem__"})
 
 
 class CountedPositions(TorchFunctionMode):
-    """Puts true positions in the place of those that are counted while it is active.
+    """Replaces counted positions with true ones while it is active.
 
     Attributes:
-        positions: [b, s], the true ones.
+        positions: true positions, [b, s].
     """
 
     def __init__(self, positions: Tensor) -> None:
         super().__init__()
         self.positions = positions
-        self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # the tensor too, or another one could get its id
+        self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # with the tensor itself, so that its id is not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -56,7 +56,7 @@ class CountedPositions(TorchFunctionMode):
     def _after(
         self, name: str, func: Callable[..., Any], followed: Tensor | None, result: Tensor, args: Any, keywords: Any
     ) -> Tensor | None:
-        """What a function makes of true positions [b, s]; None where its result is not followed."""
+        """Return the result of a function for the true positions [b, s]; None if its result is not followed."""
         count = self.positions.shape[1]
         if name == "arange":
             counts = len(args) == 1 and type(args[0]) is int and args[0] == count

@@ -1,4 +1,4 @@
-"""How captured operators are taken apart: torch-mlir's table, and rules of ours where its own go wrong for us."""
+"""Decomposition of captured operators: torch-mlir's table, with our rules where its own do not suit us."""
 
 from __future__ import annotations
 
@@ -25,26 +25,30 @@ WITHOUT_EFFECT = (
     torch.ops.aten.detach_.default,
     torch.ops.aten._assert_tensor_metadata.default,
 )
-"""Operators that give their first operand, or nothing: a program is on one device, has no gradients, and its types are
-those that were exported."""
+"""Operators that return their first operand, or nothing: a program is on one device, has no gradients, and its dtypes
+are those of the export."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 class DecompositionErrors(ErrorKind):
-    COMPLEX_NUMBERS = UnsupportedError, "{operator} of complex numbers cannot be compiled: only rotations by them can"
+    COMPLEX_NUMBERS = (
+        UnsupportedError,
+        "{operator} of complex numbers cannot be compiled; they are supported for rotations (rotary embeddings) only",
+    )
 
 
 def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """What `ExportedProgram.run_decompositions` makes of an exported graph, in a fifth of the time: it traces the graph
-    once where that traces it twice, and asks torch to keep 30 operators whole where that asks for 500.
+    """Return the decomposed graph of an exported program, like `ExportedProgram.run_decompositions` but in a fifth of
+    the time: it traces the graph once instead of twice, and asks torch to keep 30 operators whole instead of 500.
 
     Args:
-        module: of an ExportedProgram whose shapes are static; every placeholder has its fake tensor in `meta["val"]`.
+        module: graph module of an ExportedProgram with static shapes; every placeholder has its fake tensor in
+            `meta["val"]`.
 
     Returns:
-        The same function of as many placeholders, in their order. No operation works in place, but for copies into
-        placeholders that the function changes. Nodes keep the module paths and source lines of those they come from;
-        what a decomposition computes from Python numbers alone is an attribute.
+        The same function with the same placeholders in order. No operation works in place, except copies into
+        placeholders that the function changes. Nodes keep the module paths and source lines of their origins; values
+        that a decomposition computes only from Python numbers are attributes.
     """
     with _override_composite_implicit_decomp(dict.fromkeys(_kept_whole(), _keep)):
         module = _retraced(module, lambda run: run)
@@ -57,7 +61,7 @@ def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _retraced(
     module: torch.fx.GraphModule, transformed: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> torch.fx.GraphModule:
-    """`module` with every operator decomposed that the table has."""
+    """Return `module` with every operator of the table decomposed."""
 
     def run(*arguments: Tensor) -> Any:
         with torch.fx.traceback.preserve_node_meta():
@@ -67,7 +71,7 @@ def _retraced(
     trace = make_fx(
         transformed(run), decomposition_table=decomposition_table(), _disable_torch_fn_metadata_mode=True
     )
-    # By torch's rules in Python composite operators become others than by its C++ code. An export asks them too.
+    # torch's Python rules decompose composite operators differently than its C++ code. An export uses them too.
     with values[0].fake_mode, enable_python_dispatcher():
         retraced = trace(*values)
     for target in WITHOUT_EFFECT:
@@ -80,13 +84,13 @@ def _retraced(
 
 @dataclass(frozen=True)
 class _Complex:
-    """A tensor of complex numbers: [.., 2], their real and imaginary parts."""
+    """A tensor of complex numbers, as [.., 2] real and imaginary parts."""
 
     parts: Tensor
 
 
 class _WithoutComplexNumbers(torch.fx.Interpreter):
-    """Runs a graph with two real numbers for every complex one, which torch-mlir lowers to nothing."""
+    """Runs a graph with two real numbers for every complex one, because torch-mlir does not lower complex numbers."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = AGAIN.get(target, target)
@@ -100,7 +104,7 @@ class _WithoutComplexNumbers(torch.fx.Interpreter):
 
 
 def _rotated(x: Any, y: Any) -> _Complex:
-    """The product of two tensors of complex numbers, or of one and of real numbers."""
+    """Return the product of two tensors of complex numbers, or of one and of real numbers."""
     if not isinstance(x, _Complex):
         x, y = y, x
     if not isinstance(y, _Complex):
@@ -110,8 +114,8 @@ def _rotated(x: Any, y: Any) -> _Complex:
 
 
 AGAIN: dict[Any, Any] = {torch.ops.prims.squeeze.default: torch.ops.aten.squeeze.dims}
-"""Operators that decompositions make and that a second trace, without operations in place, does not take -> the ones
-that they were made of."""
+"""Operators that decompositions produce and that a second trace, without in-place operations, does not accept, with the
+operators that they came from."""
 MAKES_COMPLEX = frozenset({torch.ops.aten.polar.default, torch.ops.aten.view_as_complex.default})
 COMPLEX: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.polar.default: lambda size, angle: _Complex(
@@ -129,19 +133,19 @@ COMPLEX: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.to.dtype_layout: lambda z, **where: z,
     torch.ops.aten._assert_tensor_metadata.default: lambda z, **expected: None,
 }
-"""What operators do to complex numbers: rotary embeddings are written with them."""
+"""Implementations of operators on complex numbers, which rotary embeddings use."""
 
 
 def works_in_place(node: torch.fx.Node) -> bool:
-    """Whether an operation of a graph changes one of its operands."""
+    """Return True if an operation of a graph changes one of its operands."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def join_slices(module: torch.fx.GraphModule) -> None:
-    """Tensors that are written slice by slice become concatenations of the slices, where these are all of the tensor.
+    """Replace tensors that are written slice by slice with concatenations of the slices, if these cover the tensor.
 
-    Such a tensor begins as uninitialised memory, which is no value; and torch-mlir would lower each write to a gather
-    of the whole, element by element.
+    Such a tensor begins as uninitialised memory, which is not a value; and torch-mlir would lower each write to an
+    element-wise gather of the whole.
     """
     scatter = torch.ops.aten.slice_scatter.default
     for node in reversed(module.graph.find_nodes(op="call_function", target=scatter)):  # the last write first
@@ -166,8 +170,8 @@ def join_slices(module: torch.fx.GraphModule) -> None:
 
 
 def _written(node: Any) -> tuple[int, int, int, torch.fx.Node]:
-    """What a slice_scatter writes: the axis, the first index and the one behind the last, and the source. Of one that
-    leaves gaps the end is -1, which is behind no index."""
+    """Return the axis, begin, end and source of a slice_scatter. The end is -1 if it leaves gaps, so that no slice
+    continues it."""
     whole, source, *numbers = node.args
     arguments: list[Any] = list(numbers)
     dim, start, end, step = arguments + [0, None, None, 1][len(arguments) :]
@@ -178,19 +182,20 @@ def _written(node: Any) -> tuple[int, int, int, torch.fx.Node]:
 
 @cache
 def _kept_whole() -> tuple[Any, ...]:
-    """Composite operators that torch-mlir lowers itself: torch would take them apart before it asks any table."""
+    """Keep composite operators whole that torch-mlir lowers itself; torch would decompose them before it uses any
+    table."""
     table, composite = get_decomposition_table(), torch._C.DispatchKey.CompositeImplicitAutograd
     return tuple(op for op in default_decompositions() if op not in table and op.has_kernel_for_dispatch_key(composite))
 
 
 def _keep(*arguments: Any, **keywords: Any) -> Any:
-    """A decomposition that leaves the operator as it is."""
+    """Leave an operator whole."""
     return NotImplemented
 
 
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Operator -> decomposition."""
+    """Return the decompositions by operator."""
     ours: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.native_layer_norm.default: native_layer_norm,
         torch.ops.aten.gelu.default: gelu,
@@ -203,13 +208,13 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.var.correction: variance,
         **{getattr(torch.ops.aten, name).Scalar: partial(compare, name) for name in COMPARISONS},
     }
-    # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
+    # aten.full is kept: its decomposition fills uninitialised memory in place, which is not a tensor value.
     theirs = {op: rule for op, rule in get_decomposition_table().items() if op != torch.ops.aten.full.default}
     return {**theirs, **ours}
 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    """GELU (arXiv 1606.08415), exact or by tanh, computed in f32 and rounded once to x's dtype, as eager does.
+    """GELU (arXiv 1606.08415), exact or by tanh, computed in f32 and rounded once to x's dtype, as in eager mode.
 
     torch-mlir's own lowering of the tanh form has 0.797724 for sqrt(2 / pi) = 0.797885 (2e-4 off).
     """
@@ -221,7 +226,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor] | Any:
-    """The k largest along the last axis, in descending order also where any order will do. Others are left alone."""
+    """Return the k largest elements along the last axis, always in descending order. Other cases are not decomposed."""
     if not largest or dim not in (-1, x.dim() - 1):
         return _keep()
     values, indices = torch.ops.sscc.topk(x.reshape(-1, x.shape[-1]), k)
@@ -230,7 +235,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 
 def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | Any:
-    """The maximum along the last axis and where it first is; along another one the operator is left alone."""
+    """Return the maximum along the last axis and its first index; for other axes the operator is not decomposed."""
     if dim not in (-1, x.dim() - 1) or not x.is_floating_point():
         return _keep()
     values, indices = topk(x, 1)
@@ -259,26 +264,26 @@ def compare(name: str, x: Tensor, value: float) -> Tensor | Any:
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
-    """`x` with `value` where the mask is set. Of torch's own decomposition a conversion of an f64 stays, which
+    """Return `x` with `value` where the mask is set. torch's own decomposition leaves a conversion from f64, which
     torch-mlir does not lower."""
     return torch.where(mask, torch.full_like(x, value), x)
 
 
 def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """`source` in the dtype and shape of `x`, whose numbers nothing depends on: they may be uninitialised memory's."""
+    """Return `source` in the dtype and shape of `x`, whose values are not used: they may be uninitialised memory."""
     source = source.to(x.dtype)
     return source if source.shape == x.shape else source.expand(x.shape)
 
 
 def scalar_tensor(value: float, *, dtype: torch.dtype | None = None, device: Any = None, **others: Any) -> Tensor:
-    """A number as a tensor: filled, where torch-mlir would have a literal and move it to a device."""
+    """Return a number as a filled tensor; torch-mlir would create a literal and move it to a device."""
     return torch.full((), value, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
 
 
 def variance(
     x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Tensor | Any:
-    """The variance along some axes, in f32 and rounded once: torch-mlir's own is one of f64."""
+    """Return the variance along some axes, in f32 and rounded once; torch-mlir's own computes in f64."""
     if not x.is_floating_point():
         return _keep()
     dims = [axis % x.dim() for axis in dim] if dim else list(range(x.dim()))
@@ -293,8 +298,8 @@ def native_layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LayerNorm over the last `len(shape)` dimensions, computed in f32.
 
-    torch-mlir's own lowering takes the variance in f64, which no accelerator of this kind has; eager PyTorch
-    accumulates in f32. Returns the normalised tensor of x's dtype, the mean, and the reciprocal deviation.
+    torch-mlir's own lowering computes the variance in f64, which such accelerators lack; eager PyTorch accumulates in
+    f32. Returns the normalised tensor of x's dtype, the mean, and the reciprocal deviation.
     """
     dims = list(range(x.dim() - len(shape), x.dim()))
     wide = x.to(torch.float32)

@@ -1,9 +1,9 @@
-"""Which decoder layers are distinct, so that each is exported once and not once per layer.
+"""Kinds of decoder layers, so that torch.export runs once per kind and not once per layer.
 
-torch.export dominates compile time, and most models are one layer repeated. Layers that look alike (same
-classes, parameter shapes, settings) form a kind. Of each kind the first and the last layer are captured, with
-their own layer indices; the pass `repeat-layers` confirms that both became the same program before it repeats
-the first for all layers in between. A layer that differs in anything that is not understood is a kind of its own.
+torch.export dominates compile time, and most models repeat one layer. Layers with equal classes, parameter shapes and
+settings form a kind. The first and the last layer of each kind are captured, with their own layer indices; the pass
+`repeat-layers` confirms that both became the same program before it repeats the first for all layers in between. A
+layer that differs in anything unknown is a kind of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 def layer_stack(model: torch.nn.Module, layers: int) -> tuple[str, torch.nn.ModuleList] | None:
-    """The path of the `layers` decoder layers of `model`, and they; None where they are not one ModuleList."""
+    """Return the path and modules of the `layers` decoder layers of `model`; None if they are not one ModuleList."""
     stacks = [
         (path, module)
         for path, module in model.named_modules()
@@ -32,8 +32,12 @@ def layer_stack(model: torch.nn.Module, layers: int) -> tuple[str, torch.nn.Modu
 
 
 def find_kinds(model: torch.nn.Module, layers: int, types: Sequence[str] = ()) -> LayerKinds | None:
-    """The kinds of the `layers` decoder layers of `model`; None where they are no `layer_stack`, or where nothing would
-    be saved. `types` is what the config calls each layer, if it does: a layer may have no other sign of it."""
+    """Return the kinds of the `layers` decoder layers of `model`; None if they are not a `layer_stack`, or if every
+    layer would be captured anyway.
+
+    Args:
+        types: types of layers in the config, if it lists them: a layer may show its type nowhere else.
+    """
     of_layers = layer_stack(model, layers)
     if of_layers is None:
         return None
@@ -45,7 +49,7 @@ def find_kinds(model: torch.nn.Module, layers: int, types: Sequence[str] = ()) -
 
 
 def _signature(module: torch.nn.Module) -> tuple[Any, ...]:
-    """Everything about a module that its forward could depend on, its place in the stack left out."""
+    """Return everything about a module that its forward could depend on, except its place in the stack."""
     parameters = [(name, tuple(p.shape), p.dtype) for name, p in module._parameters.items() if p is not None]
     buffers = [(name, None if b is None else _value(b)) for name, b in module._buffers.items()]
     settings = [
@@ -62,7 +66,7 @@ _MODULE_STATE = frozenset(vars(torch.nn.Module()))
 
 
 def _value(value: Any) -> Any:
-    """A hashable stand-in: equal for equal plain values, the identity of everything else."""
+    """Return a hashable stand-in: equal for equal plain values, the identity of all other objects."""
     if isinstance(value, _PLAIN):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
@@ -71,13 +75,13 @@ def _value(value: Any) -> Any:
         return (tuple(value.shape), value.dtype, value.detach().contiguous().reshape(-1).tolist().__repr__())
     if isinstance(value, torch.nn.Module):
         return _signature(value)
-    if isinstance(value, functools.partial):  # an activation with its settings: each layer has an object of its own
+    if isinstance(value, functools.partial):  # an activation with its settings, a separate object in each layer
         return (functools.partial, _value(value.func), _value(value.args), _value(sorted(value.keywords.items())))
     return id(value)
 
 
 class _Last:
-    """What the captured layer that ran last has given."""
+    """Result of the captured layer that ran last."""
 
     output: Any = None
 
@@ -86,12 +90,12 @@ class _Last:
 
 
 class _LeftOut(torch.nn.Module):
-    """In the place of a layer that is not captured, so that a model which counts its layers counts right: it has what
-    the layer has besides tensors, and gives what the layer before it gave."""
+    """Stand-in for a layer that is not captured, so that a model that iterates over its layers sees all of them. It has
+    the layer's attributes except tensors, and returns the previous layer's result."""
 
     def __init__(self, layer: torch.nn.Module, last: _Last) -> None:
         super().__init__()
-        self._layer = (layer,)  # in a tuple, or it would be a part of this one
+        self._layer = (layer,)  # in a tuple, so that it is not registered as a submodule
         self._last = last
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +107,7 @@ class _LeftOut(torch.nn.Module):
 
 @contextmanager
 def only_captured(model: torch.nn.Module, kinds: LayerKinds | None) -> Iterator[None]:
-    """Leaves only the captured layers in `model`'s stack, at their own places, and restores it after."""
+    """Keep only the captured layers in `model`'s stack, at their own places, inside the block."""
     if kinds is None:
         yield
         return

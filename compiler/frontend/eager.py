@@ -1,8 +1,8 @@
-"""Runs an unmodified model eagerly with a compressed cache, straight from the definitions in `algorithm` and
+"""Eager execution of an unmodified model with a compressed cache, by the definitions in `algorithm` and
 `query_selection`.
 
-This is what the compiled program is compared with: prefill of the whole prompt in one go (full causal attention, then
-every layer compressed), then one token at a time over the assembled caches. One sequence, no chunks, no batch.
+The compiled program is compared with it: prefill of the whole prompt at once (full causal attention, then every layer
+is compressed), then one token at a time over the assembled caches. One sequence, no chunks, no batch.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
 from sscc.ir.layer_state.rows import selector_of
 
-# ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
+# ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V]; the last row belongs to the last token.
 Forward = Callable[[Tensor, Tensor], Tensor]
 NO_SOURCES: Mapping[int, int] = MappingProxyType({})
-"""Where no layer reads the rows of another one."""
+"""No layer reads the rows of another one."""
 Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a module
 
 
@@ -59,7 +59,7 @@ class EagerErrors(ErrorKind):
         "and call an operator once",
     )
     NO_FETCH = UsageError, "a step fetches {rows} rows, it must be at least 1"
-    TEXT_TOO_LONG = UsageError, "{prompt} prompt tokens and {tokens} new ones exceed max-context {context}"
+    TEXT_TOO_LONG = UsageError, "{prompt} prompt tokens and {tokens} new tokens exceed max-context {context}"
     OTHER_IMPLEMENTATION = (
         UnsupportedError,
         "the model runs attention implementation {used!r}: load it with attn_implementation={wanted!r}",
@@ -70,18 +70,18 @@ class EagerSnapStream:
     """One sequence on one model, with a compressed cache per layer.
 
     Attributes:
-        k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
-            A layer with latent rows has one KV head, whose keys they are; one that does not attend has no rows.
-        v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
-        selected: per layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
+        k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 if rows are encoded); empty before `prefill`. A layer
+            with latent rows has one KV head, whose keys are these rows; a layer without attention has no rows.
+        v_cache: per layer, [Hkv, R, Dv]; for a layer with latent rows a view of the keys.
+        selected: per layer, [Hkv, topk] i64, ascending; -1 if nothing is selected.
         position: absolute position of the next token.
-        prompt_len: tokens of the prompt, which say where the ring begins.
-        geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
-        attending: the layers that attend.
-        states: by layer and name, the rows [1, R, D] of what operators beside attention keep.
-        rows: by layer and name, rows of all positions that no golden has.
+        prompt_len: tokens of the prompt, which determine where the ring begins.
+        geometries: per layer, the geometry of its rows: the requested one, or that of its window.
+        attending: layers with attention.
+        states: by layer and name, the rows [1, R, D] that operators other than attention keep.
+        rows: by layer and name, rows of all positions that goldens do not record.
 
-    Of a layer that reads the rows of another one these are that layer's, the very tensors.
+    A layer that reads the rows of another one has the very tensors of that layer.
     """
 
     def __init__(
@@ -92,17 +92,16 @@ class EagerSnapStream:
         sources: Mapping[int, int] = NO_SOURCES,
         rule: Rule | None = None,
     ) -> None:
-        """Wraps a model.
+        """Wrap a model.
 
         Args:
             model: a transformers model loaded with ``attn_implementation="sscc"``, or an ExportedProgram (or any
                 module) called as ``(ids, positions)`` that calls `sscc::attention` once per layer.
             geometry: cache geometry.
-            latent: the layers of whose heads K and V are made of one row per position, which is what is cached
-                (`latent_rows`).
-            sources: of each layer that shares the K and V of an earlier one, which that is: it keeps nothing, attends
-                to the rows that the other one keeps, and votes for none (ours).
-            rule: of one's own, by which prompts are scored.
+            latent: layers whose heads compute K and V from one cached row per position (`latent_rows`).
+            sources: for each layer that shares the K and V of an earlier one, the earlier layer. The sharer keeps
+                nothing, attends to the rows of the earlier layer, and does not take part in its selection (ours).
+            rule: user's rule that scores prompts.
 
         Raises:
             UnsupportedError: a transformers model with another attention implementation.
@@ -125,7 +124,7 @@ class EagerSnapStream:
         self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        """Starts over with a prompt and compresses every layer.
+        """Start a new sequence with a prompt, and compress every layer.
 
         Returns:
             logits [V] of the last prompt token, from full causal attention.
@@ -148,12 +147,12 @@ class EagerSnapStream:
         return logits
 
     def decode(self, token: int, position: int | None = None) -> Tensor:
-        """Feeds one token over the compressed caches.
+        """Feed one token over the compressed caches.
 
         Args:
             token: token id.
-            position: where it stands; the next position if None. Position n - 1 replays the last prompt token
-                through the compressed cache, which prefill's own logits never see.
+            position: position of the token; the next position if None. Position n - 1 replays the last prompt token
+                through the compressed cache, which prefill's own logits do not use.
 
         Returns:
             logits [V].
@@ -180,7 +179,7 @@ class EagerSnapStream:
         return latent.values(sums).to(q.dtype)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
-        """A step's attention, [1, H, 1, Dv], after its rows [1, Hkv, 1, ..] have been kept."""
+        """Return the attention of a step, [1, H, 1, Dv], after storing its rows [1, Hkv, 1, ..]."""
         at, g = self.position - 1, self.geometries[layer]
         row, valid = algorithm.row(at, algorithm.base(self.prompt_len, g), g), algorithm.valid_rows(at, g)
         if layer not in self.sources:
@@ -189,10 +188,10 @@ class EagerSnapStream:
         return out[None, :, None]
 
     def _put(self, layer: int, row: int, k: Tensor, v: Tensor) -> None:
-        """Stores the rows of a step."""
+        """Store the rows of a step."""
         g = self.geometries[layer]
         self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
-        if layer not in self.latent:  # whose values are a view of the keys
+        if layer not in self.latent:  # latent layers have values that are views of the keys
             self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
 
     def _prefill_layer(
@@ -212,7 +211,7 @@ class EagerSnapStream:
     def _keep(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> tuple[Tensor, Tensor]:
-        """Keeps what a layer is to keep of a prompt; gives the rows [Hkv, n, ..] that prefill attends to."""
+        """Store the rows that a layer keeps of a prompt. Return the rows [Hkv, n, ..] that prefill attends to."""
         g = self._next_geometry(layer, window)
         if layer in self.sources:
             self._share(layer, self.sources[layer])
@@ -237,10 +236,10 @@ class EagerSnapStream:
         self._come_to(layer, (layer, "k") in self.rows, "sscc::chosen_attention")
 
     def _come_to(self, layer: int, again: bool, operator: str) -> None:
-        """Note the layer that is prefilled now.
+        """Record the layer that is prefilled now.
 
         Args:
-            again: True if it has called the operator before.
+            again: True if the layer has called this operator before.
 
         Raises:
             UnsupportedError: `again`, or another layer was expected.
@@ -252,14 +251,14 @@ class EagerSnapStream:
             self._begin_layer()
 
     def _begin_layer(self) -> None:
-        """Give the next layer no rows."""
+        """Append a layer without rows."""
         self.geometries.append(self.geometry)
         self.selected.append(torch.empty((0, 0), dtype=torch.int64))
         for caches in (self.k_cache, self.v_cache):
             caches.append(torch.empty(0, 0, 0))
 
     def _next_geometry(self, layer: int, window: Span) -> Geometry:
-        """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
+        """Return and record the geometry of the layer that is prefilled now. Raises UnsupportedError."""
         self._come_to(layer, layer in self.attending, "sscc::attention")
         before = (self.geometries[number] for number in self.attending if number not in self.sources)
         if layer in self.sources:
@@ -273,7 +272,7 @@ class EagerSnapStream:
         return g
 
     def _share(self, layer: int, source: int) -> None:
-        """Let a layer have the rows of layer `source`."""
+        """Give a layer the rows of layer `source`."""
         for kept in (self.k_cache, self.v_cache, self.selected):
             kept[layer] = kept[source]
 
@@ -286,17 +285,17 @@ class EagerSnapStream:
 
 
 class EagerQuerySelection(EagerSnapStream):
-    """One sequence on one model whose every row stays; each step chooses the rows that it attends to.
+    """One sequence on one model that keeps all rows; each step selects the rows that it attends to.
 
-    Prefill attends to rows as they are stored, so that what comes later cannot tell how a row got there. Layers with a
-    sliding window are as `EagerSnapStream` has them: they keep their ring and choose nothing.
+    Prefill attends to rows as they are stored, so that later results do not depend on how a row was written. Layers
+    with a sliding window are as in `EagerSnapStream`: they keep their ring and select nothing.
 
     Attributes:
-        k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
-            layer with a sliding window its ring. v_cache likewise.
-        selected: per layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
-            -1, or with `fetch` what the last query of the prompt chooses.
-        landmarks: per layer, of the store; None of a layer with a sliding window.
+        k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 if rows are encoded); for a layer
+            with a sliding window its ring. v_cache likewise.
+        selected: per layer the positions that the last step attended to, [Hkv, topk] i64, ascending, padded with -1;
+            before any step -1, or with `fetch` the selection of the prompt's last query.
+        landmarks: per layer, landmarks of the store; None for a layer with a sliding window.
     """
 
     def __init__(
@@ -308,18 +307,19 @@ class EagerQuerySelection(EagerSnapStream):
         latent: Collection[int] = (),
         sources: Mapping[int, int] = NO_SOURCES,
     ) -> None:
-        """Wraps a model as `EagerSnapStream` does.
+        """Wrap a model as `EagerSnapStream` does.
 
         Args:
-            geometry: sinks, ring, and how many rows a step chooses; `obs` and pooling mean nothing here.
-            bits: of landmarks: 1, 2, 4 or 16.
-            fetch: the most rows that a step brings from the slow memory per KV head, at least 1; None for no limit.
-            latent: as for `EagerSnapStream`. All heads vote for one choice of rows.
-            sources: as for `EagerSnapStream`; such a layer chooses for itself, by its own query and the other's
+            geometry: sinks, ring, and number of rows that a step selects; `obs` and pooling are not used.
+            bits: bits of landmarks: 1, 2, 4 or 16.
+            fetch: maximum number of rows that a step copies from slow memory per KV head, at least 1; None for no
+                limit.
+            latent: as for `EagerSnapStream`. All heads of such a layer select together.
+            sources: as for `EagerSnapStream`. A sharer selects separately, by its own query and the other layer's
                 landmarks.
 
         Raises:
-            UsageError: another number of bits; and from `prefill` heads whose landmarks do not fill whole bytes.
+            UsageError: another number of bits; in `prefill`, heads whose landmarks do not fill whole bytes.
             UnsupportedError: as for `EagerSnapStream`.
         """
         super().__init__(model, geometry, latent, sources)
@@ -384,7 +384,7 @@ class EagerQuerySelection(EagerSnapStream):
         return query_attention(query, keys, values, chosen, torch.tensor([n]), scale, g, softmax)[:, :, None]
 
     def _masses(self, query: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
-        """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
+        """Return the weights of a layer's positions for the query [1, H, D] of the newest position: [1, Hkv, n]."""
         n, landmarks = self.position, self.landmarks[layer]
         assert landmarks is not None
         seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
@@ -401,23 +401,23 @@ def make_golden(
     sources: Mapping[int, int] = NO_SOURCES,
     rule: Rule | None = None,
 ) -> tuple[list[int], list[int], dict[str, Tensor]]:
-    """Greedy generation with every tensor that a compiled program can be compared with.
+    """Generate greedily and record every tensor that a compiled program can be compared with.
 
     Args:
         model: as for `EagerSnapStream`.
         geometry: cache geometry.
         prompt: token ids.
-        new_tokens_count: how many tokens to generate; all of them are also fed back.
+        new_tokens_count: number of tokens to generate; all of them are also fed back.
         latent, sources, rule: as for `EagerSnapStream`.
 
     Returns:
         prompt: the prompt as a list.
         new_tokens: [new_tokens_count] greedy tokens; the first comes from ``prefill_logits``.
-        tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. as prefill
-            leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
-            ``len(prompt) + s``. Of layers whose queries choose ``k_cache.0`` are sinks and ring, and ``k_store.0``,
-            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``. Layers with latent rows have
-            ``latent_cache.0`` and ``latent_store.0``. Layers that read another's rows have none of these.
+        tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. after
+            prefill, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
+            ``len(prompt) + s``. For layers whose queries select, ``k_cache.0`` has sinks and ring, and ``k_store.0``,
+            ``v_store.0`` [Hkv, len(prompt), D] replace ``selected.0``. Layers with latent rows have ``latent_cache.0``
+            and ``latent_store.0``. Layers that read another layer's rows have none of these.
 
     Raises:
         UsageError: prompt and new tokens together exceed max_context.
@@ -455,7 +455,7 @@ def make_golden(
 
 
 def plain_forward(module: torch.nn.Module) -> Forward:
-    """A module called as (ids, positions), which gives the logits or a tuple that starts with them."""
+    """Return a module as a function (ids, positions) of logits; it may return a tuple that begins with them."""
 
     def forward(ids: Tensor, positions: Tensor) -> Tensor:
         out: Any = module(ids, positions)
@@ -466,7 +466,7 @@ def plain_forward(module: torch.nn.Module) -> Forward:
 
 
 def forward_of(model: Model) -> Forward:
-    """Brings the kinds of model to one calling convention."""
+    """Return the forward function of any kind of model."""
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
@@ -476,12 +476,13 @@ def forward_of(model: Model) -> Forward:
 
 
 def model_forward(model: torch.nn.Module, kept: slice) -> Forward:
-    """A transformers model as a function of ids and positions: the logits of the tokens `kept`, or where the model does
-    not know how to leave any out of every token."""
+    """Return a transformers model as a function of ids and positions, which returns the logits of the tokens `kept`, or
+    of every token if the model cannot leave any out."""
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(ids: Tensor, positions: Tensor) -> Tensor:
-        # Indices and no count: by a count layers that share K and V leave the other queries out, and attend otherwise.
+        # Indices instead of a count: with a count, layers that share K and V drop the other queries, which changes
+        # their attention.
         keep = {"logits_to_keep": torch.arange(ids.shape[1])[kept]} if keeps else {}
         logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
         return logits

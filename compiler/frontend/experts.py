@@ -1,9 +1,9 @@
-"""The operators through which captured models call their experts, and choose them.
+"""The operators through which captured models call and select their experts.
 
 transformers runs every class of experts through an interface (`use_experts_implementation`), as it does attention. A
 model built with ``experts_implementation="sscc"`` calls `torch.ops.sscc.expert_product` for each matrix of its experts;
-what stands between the products (gate, activation, biases, norm, routing weights) is the module's own code, and so is
-its router.
+the operations between the products (gate, activation, biases, norm, routing weights) are the module's own code, and so
+is its router.
 
 Importing this module registers the operators and the experts implementation.
 """
@@ -33,8 +33,8 @@ def expert_product(x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
     """Each token's rows times the matrices of its experts.
 
     Args:
-        x: [T, k, I], or [T, 1, I] where all experts of a token get the same row.
-        weight: [X, O, I], a matrix per expert, of x's dtype.
+        x: [T, k, I], or [T, 1, I] if all experts of a token get the same row.
+        weight: [X, O, I], one matrix per expert, of x's dtype.
         expert: [T, k] integers of 0 .. X - 1.
 
     Returns:
@@ -55,8 +55,8 @@ def _(x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
 
 @torch.library.custom_op("sscc::topk", mutates_args=())
 def topk(source: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest numbers of each row of `source` [S, N], descending, and their indices, both [S, k]; of equal ones
-    the lower index first."""
+    """The k largest numbers of each row of `source` [S, N], descending, and their indices, both [S, k]; ties to the
+    lower index."""
     values, indices = source.sort(dim=1, descending=True, stable=True)
     return values[:, :k].clone(), indices[:, :k].clone()
 
@@ -70,18 +70,18 @@ def _(source: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def expert_modules(model: torch.nn.Module) -> list[str]:
-    """The paths of the modules of experts that transformers runs through its interface."""
+    """Return the paths of the modules of experts that transformers runs through its interface."""
     return [name for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")]
 
 
 def experts_forward(
     self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """The transformers experts implementation named "sscc": what `batched_mm_experts_forward` of transformers computes,
-    with a call of `sscc::expert_product` per matrix.
+    """The transformers experts implementation named "sscc": the computation of transformers'
+    `batched_mm_experts_forward`, with a call of `sscc::expert_product` per matrix.
 
     Args:
-        self: the module of experts. Its weights are [X, O, I], or [X, I, O] where it says `is_transposed`.
+        self: module of experts. Its weights are [X, O, I], or [X, I, O] with `is_transposed`.
         hidden_states: [T, H].
         top_k_index: [T, k], the experts of each token.
         top_k_weights: [T, k].
@@ -107,7 +107,7 @@ def experts_forward(
 
 
 def _linear(module: Any, name: str, x: Tensor, expert: Tensor) -> Tensor:
-    """Rows [T, k or 1, I] through the matrices `name` of a module of experts, with its biases: [T, k, O]."""
+    """Return rows [T, k or 1, I] times the matrices `name` of a module of experts, plus its biases: [T, k, O]."""
     weight: Tensor = getattr(module, name)
     if module.is_transposed:
         weight = weight.transpose(1, 2)

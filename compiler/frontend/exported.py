@@ -1,4 +1,4 @@
-"""A `.pt2` file: somebody's own decoder, exported over ids and positions, both [b, s] and dynamic."""
+"""A `.pt2` file: a user's decoder, exported over ids and positions, both [b, s] and dynamic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_program(path: Path, *, trusted: bool = False) -> ExportedProgram:
     _check_dtypes(path, program)
     try:
         program.module()
-    except Exception as error:  # names of weights that a module cannot have
+    except Exception as error:  # weights whose names a module cannot have
         raise ExportedErrors.NO_MODULE(path=path, cause=quoted(one_line(error))) from error
     return program
 
@@ -65,7 +65,7 @@ def _load_trusted(path: Path) -> ExportedProgram:
     try:
         with quiet_libraries():
             programs = load_pt2(str(path)).exported_programs
-    except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
+    except Exception as error:  # torch raises various types, SerializeError for unknown operators among them
         raise Pt2Errors.NOT_LOADED(path=path, cause=one_line(error)) from error
     if "model" not in programs:
         raise ExportedErrors.NO_PROGRAM(path=path)
@@ -74,7 +74,7 @@ def _load_trusted(path: Path) -> ExportedProgram:
 
 
 def _check_dtypes(path: Path, program: ExportedProgram) -> None:
-    """Refuse logits and attention in a dtype that programs do not have."""
+    """Refuse logits and attention in a dtype that programs do not support."""
     values: list[tuple[str, object]] = []
     for node in program.graph.nodes:
         if node.op == "output":

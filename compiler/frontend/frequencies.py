@@ -1,9 +1,9 @@
-"""Rotary frequencies that depend on how long the text is: fixed, for a program, at those of its longest one.
+"""Rotary frequencies that depend on the length of the text, fixed for a program at those of its longest text.
 
-transformers chooses such frequencies in every call, by the longest position it sees: longrope (arXiv 2402.13753) has
-long factors beyond the positions that it was first trained for, and dynamic NTK scaling a base that grows with the text
-beyond `max_position_embeddings`. A program keeps keys that carry their rotation, and cannot rotate them again when the
-text grows. So its frequencies are those of a text that fills its context, whatever the length of the text at hand.
+transformers selects such frequencies in every call, by the longest position: longrope (arXiv 2402.13753) has long
+factors beyond the original context length, and dynamic NTK scaling a base that grows with the text beyond
+`max_position_embeddings`. A program caches rotated keys and cannot rotate them again when the text grows. So it uses
+the frequencies of a text that fills its context, for texts of any length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_parameters(config: PreTrainedConfig) -> list[Mapping[str, Any]]:
-    """The parameters of rotary embeddings: one for all layers, or one for each kind of them."""
+    """Return the parameters of rotary embeddings: one for all layers, or one for each type of layer."""
     values = getattr(config, "rope_parameters", None) or {}
     if not isinstance(values, Mapping):
         return []
@@ -31,8 +31,8 @@ def rope_parameters(config: PreTrainedConfig) -> list[Mapping[str, Any]]:
 
 
 def first_length(config: PreTrainedConfig, values: Mapping[str, Any]) -> Any:
-    """Up to how many positions the frequencies of these parameters are those of short texts; None where no config
-    says it, or where they do not depend on the length."""
+    """Return the length up to which these parameters give the frequencies of short texts; None if no config states it,
+    or if frequencies do not depend on the length."""
     kind = values.get("rope_type")
     if kind == DYNAMIC:
         return getattr(config, "max_position_embeddings", None)
@@ -40,8 +40,8 @@ def first_length(config: PreTrainedConfig, values: Mapping[str, Any]) -> Any:
 
 
 def stretched(config: PreTrainedConfig, context: int) -> dict[str, int]:
-    """Return the types of rotary embedding whose frequencies a program of this context also has for shorter texts, with
-    the length of a text within which the model itself has others."""
+    """Return the types of rotary embedding for which a program of this context uses long-text frequencies for shorter
+    texts too, each with the length up to which the model itself uses others."""
     return {
         values["rope_type"]: length
         for values in rope_parameters(config)
@@ -50,7 +50,7 @@ def stretched(config: PreTrainedConfig, context: int) -> dict[str, int]:
 
 
 def with_first_length(config: PreTrainedConfig, length: int) -> PreTrainedConfig:
-    """The config with frequencies that are those of long texts beyond `length` positions."""
+    """Return the config with long-text frequencies beyond `length` positions."""
     shortened = copy.deepcopy(config)
     kinds = {values.get("rope_type") for values in rope_parameters(config)}
     if DYNAMIC in kinds:
@@ -64,14 +64,14 @@ def with_first_length(config: PreTrainedConfig, length: int) -> PreTrainedConfig
 
 
 Changed = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
-"""Modules, and attributes and buffers as they were."""
+"""Changed modules, with their previous attributes and buffers."""
 
 
 def fix_frequencies(model: torch.nn.Module, length: int) -> Changed:
-    """Gives rotary embeddings of a model of transformers the frequencies of a text of `length` tokens, for ever.
+    """Set the rotary embeddings of a model of transformers permanently to the frequencies of a text of `length` tokens.
 
     Returns:
-        What was changed.
+        The previous values of the changed attributes and buffers.
     """
     changed: Changed = []
     for module in model.modules():
@@ -92,7 +92,7 @@ def fix_frequencies(model: torch.nn.Module, length: int) -> Changed:
 
 @contextmanager
 def fixed_frequencies(model: torch.nn.Module, length: int) -> Iterator[None]:
-    """Inside the block the model has the frequencies of a text of `length` tokens, afterwards its own again."""
+    """Set the frequencies to those of a text of `length` tokens inside the block, and restore them afterwards."""
     changed = fix_frequencies(model, length)
     try:
         yield

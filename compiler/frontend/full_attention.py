@@ -1,4 +1,4 @@
-"""Attention of an answer's tokens over a full cache, and the share of it that a compressed cache has lost."""
+"""Attention of an answer's tokens over a full cache, and the share of it that goes to positions lost by compression."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.kept_positions import Kept, LayerKept, Reason
 
 BLOCK_BYTES = 64 << 20
-"""Bytes of scores that are in memory at once."""
+"""Maximum bytes of scores in memory at once."""
 
 
 class FullAttentionErrors(ErrorKind):
-    LAYER = UnsupportedError, "the model attends in layer {layer}, the program has {layers} layers"
-    LAYERS = UnsupportedError, "the model attends in {seen} layers, the program has {layers}"
+    LAYER = UnsupportedError, "the model has attention in layer {layer}, but the program has {layers} layers"
+    LAYERS = UnsupportedError, "the model has attention in {seen} layers, but the program has {layers}"
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Attention that the queries of an answer pay, with a full cache, to positions that the compressed one has lost.
+    """Attention that the queries of an answer would pay, with a full cache, to positions that the compressed cache has
+    lost.
 
     Attributes:
-        queries: tokens of the answer that were fed, whose queries were looked at.
-        share: of all attention that they pay, the part that goes to lost positions: the mean over queries, layers and
-            query heads, 0 .. 1.
-        mass: [length] f64, that part by position; its sum is `share`.
+        queries: number of fed tokens of the answer, whose queries are examined.
+        share: fraction of their attention that goes to lost positions: the mean over queries, layers and query heads,
+            0 .. 1.
+        mass: [length] f64, this fraction by position; its sum is `share`.
     """
 
     queries: int
@@ -43,18 +44,18 @@ class Needed:
 
 
 def needed(model: Model, tokens: Sequence[int], prompt_len: int, kept: Kept, max_context: int) -> Needed:
-    """Runs a model with full attention over a prompt and the fed tokens of its answer, as they are, and compares.
+    """Run a model with full attention over a prompt and the fed tokens of its answer, and compare.
 
-    A position counts as lost for a query where its row was in no memory at that step, by layer and KV head. The model
-    attends fully in every layer, so its hidden states are those of a full cache, and the answer's tokens those that
-    were made with the compressed one.
+    A position counts as lost for a query if its row was in no memory at that step, by layer and KV head. The model has
+    full attention in every layer, so its hidden states are those of a full cache, while the answer's tokens were
+    generated with the compressed one.
 
     Args:
         model: as for `EagerSnapStream`.
-        tokens: of the prompt, then the fed ones.
-        kept: what the slot held in the end.
+        tokens: tokens of the prompt, then the fed ones.
+        kept: positions that the slot held in the end.
 
-    Raises UnsupportedError for a model that attends in other layers than those of `kept`.
+    Raises UnsupportedError for a model with attention in other layers than those of `kept`.
     """
     length, mass = len(tokens), np.zeros(len(tokens))
     queries, seen = length - prompt_len, 0
@@ -81,7 +82,7 @@ def needed(model: Model, tokens: Sequence[int], prompt_len: int, kept: Kept, max
 
 
 def _lost(layer: LayerKept, prompt_len: int, length: int) -> Tensor:
-    """Which positions no memory has at the step of each fed token: [Hkv, queries, length] bool."""
+    """Return the positions that are in no memory at the step of each fed token: [Hkv, queries, length] bool."""
     g = layer.geometry
     at, position = torch.arange(prompt_len, length)[:, None], torch.arange(length)[None]
     ring = (position > at - g.recent) | (position < g.sink)
@@ -92,8 +93,9 @@ def _lost(layer: LayerKept, prompt_len: int, length: int) -> Tensor:
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, window: Span, softmax: Softmax, lost: Tensor
 ) -> tuple[Tensor, Array]:
-    """Causal attention as `algorithm.causal_attention` has it, in blocks of queries; and by position what the last
-    queries pay to lost ones, summed over queries, the mean over query heads [length] f64."""
+    """Return causal attention like `algorithm.causal_attention`, in blocks of queries, and for each position the
+    attention that the last queries pay to it where it is lost, summed over queries, averaged over query heads, [length]
+    f64."""
     heads, n, _ = q.shape
     fed = lost.shape[1]
     out, paid = q.new_empty(heads, n, v.shape[2]), torch.zeros(n, dtype=torch.float64)

@@ -1,8 +1,9 @@
-"""Text decoders inside composite models for which transformers has a model, and no causal language model.
+"""Text decoders inside composite models for which transformers has a model class but no causal language model class.
 
-The decoder of Qwen2.5-VL, say, is a model without a head; the head belongs to the class of the whole. Here both make a
-causal language model: the model as it is, and a linear layer on its hidden states. Whether the whole does the same with
-a text alone is not taken for granted: the probe runs the whole's class, around the very same decoder and head.
+The decoder of Qwen2.5-VL, for example, is a model without a head; the head belongs to the class of the composite model.
+Here both are combined into a causal language model: the unmodified model, and a linear layer on its hidden states. That
+the composite model does the same with text alone is not assumed: the probe runs its class, around the same decoder and
+head.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from sscc.ir.errors import ErrorKind, UnsupportedError
 class HeadlessErrors(ErrorKind):
     NO_WHOLE = (
         UnsupportedError,
-        "{model} cannot be compared with {whole}, whose text decoder it is ({cause}): bring the config.json of the "
-        "whole",
+        "{model} cannot be compared with {whole}, whose text decoder it is ({cause}): give the config.json of the "
+        "whole model",
     )
 
 
@@ -38,8 +39,8 @@ class Headed:
     """Marks the classes of `headed_class`.
 
     Class attributes:
-        whole: the class of the composite model.
-        decoder: that of its text decoder.
+        whole: class of the composite model.
+        decoder: class of its text decoder.
     """
 
     whole: type[PreTrainedModel]
@@ -47,8 +48,8 @@ class Headed:
 
 
 def headed_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """The text decoder with this config and the head of the composite model that transformers has for it, as a class of
-    causal language models; None where transformers has no such decoder, or no such whole."""
+    """Return a causal language model class for the text decoder with this config, with the head of its composite model;
+    None if transformers has no such decoder or composite model."""
     known = type(config)
     if known not in _HEADED:
         _HEADED[known] = _headed(known)
@@ -61,7 +62,7 @@ _HEADED: dict[type[PreTrainedConfig], type[PreTrainedModel] | None] = {}
 def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     try:
         decoder = MODEL_MAPPING.get(config_class, None)
-    except ValueError:  # transformers lists a class that its package does not have (voxtral_realtime_text)
+    except ValueError:  # transformers lists a class that its package lacks (voxtral_realtime_text)
         return None
     whole = _whole_of(config_class)
     if not isinstance(decoder, type) or whole is None:
@@ -93,7 +94,7 @@ def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | Non
 
 
 def _whole_of(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
-    """The class of composite models, of the same package of transformers, that takes such a config for its text."""
+    """Return the class of composite models, in the same package of transformers, with such a config for its text."""
     package = config_class.__module__.rpartition(".")[0].rpartition(".")[2]
     for name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         if model_type_to_module_name(name) != package:
@@ -106,20 +107,20 @@ def _whole_of(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | N
 
 
 def around(model: Any, whole_config: PreTrainedConfig | None) -> torch.nn.Module:
-    """The composite model around a model of `headed_class`: its text decoder and its head are those of `model`, and all
-    else is on the meta device, as nothing else runs where there is text alone.
+    """Return the composite model around a model of `headed_class`. Its text decoder and head are those of `model`; all
+    other modules are on the meta device, because text alone does not run them.
 
     Args:
-        whole_config: of the composite model; where it is another one, or None, all else has default sizes.
+        whole_config: config of the composite model; if None or another one, all other modules have default sizes.
 
     Raises:
-        UnsupportedError: default sizes do not go with the text decoder's.
+        UnsupportedError: default sizes do not fit the text decoder's.
     """
     config_class: Any = type(model).whole.config_class
     fields = whole_config.to_dict() if whole_config is not None and type(whole_config) is config_class else {}
     try:
         config = config_class.from_dict(fields | {"text_config": deepcopy(model.config).to_dict()})
-    except Exception as error:  # whatever the checks of the class raise
+    except Exception as error:  # any exception of the class's checks
         raise HeadlessErrors.NO_WHOLE(
             model=model.config.model_type, whole=type(model).whole.__name__, cause=one_line(error)
         ) from error

@@ -1,6 +1,6 @@
 """Import: captured torch programs become one MLIR module in the torch dialect, with operations of the `kv` dialect.
 
-Every placeholder is a function argument with an attribute that tells what it is (`sscc.weight`,
+Every placeholder is a function argument with an attribute for its role (`sscc.weight`,
 `sscc.constant` or `sscc.input`), and every operation keeps ``"module.path"("file.py":line:0)`` as its location.
 """
 
@@ -60,7 +60,7 @@ class SourceLocations(ContextCache):
 
 
 def _relative(file: str) -> str:
-    """A path that is the same on every machine: below site-packages, or the bare file name."""
+    """Return a path that is the same on every machine: below site-packages, or the bare file name."""
     path = PurePath(file)
     if "site-packages" in path.parts:
         return str(PurePath(*path.parts[path.parts.index("site-packages") + 1 :]))
@@ -70,7 +70,7 @@ def _relative(file: str) -> str:
 def import_capture(
     captured: Capture, facts: ProgramFacts, geometry: Geometry, rules: Sequence[CapturedRule] = ()
 ) -> ir.Module:
-    """The module of level `import`, with the functions `prefill` and `decode`, and one for each of `rules`."""
+    """Return the module of level `import`, with the functions `prefill` and `decode`, and one for each of `rules`."""
     with mlir() as context:
         importer = FxImporter(context=context)
         locations = SourceLocations(context, py_attr_tracker=importer._py_attr_tracker)
@@ -106,7 +106,7 @@ def _name_arguments(function: ir.OpView, entry: Captured) -> None:
 
 
 def _make_rule(function: Any, rule: CapturedRule) -> None:
-    """Says what a function is that scores a prompt, and gives it the length of the prompt as a number, too."""
+    """Mark a function as a rule that scores prompts, and add the length of the prompt as an index argument."""
     index = ir.IndexType.get()
     function.entry_block.add_argument(index, function.location)
     inputs, results = [*function.type.inputs, index], function.type.results
@@ -121,7 +121,7 @@ def _make_rule(function: Any, rule: CapturedRule) -> None:
 
 
 def _raise_operators(module: ir.Module) -> None:
-    """Replaces every `torch.operator "torch.sscc..."` by its operation of the `kv` dialect, on builtin tensors."""
+    """Replace every `torch.operator "torch.sscc..."` with its operation of the `kv` dialect, on builtin tensors."""
     for op in list(walk(module)):
         if op.name != "torch.operator":
             continue
@@ -152,7 +152,7 @@ def _attention(op: ir.Operation) -> Any:
 
 
 def _by_record(op: ir.Operation) -> Any:
-    """Make the operation of an operator's name, which has the operator's operands, and then its attributes."""
+    """Build the operation with an operator's name, from the operator's operands and then its attributes."""
     name = "kv." + op.attributes["name"].value.removeprefix(_OURS)
     if name not in kv.SPECS:
         raise ImporterErrors.NO_LOWERING(origin=origin_of(op), operator=op.attributes["name"].value)
@@ -187,7 +187,7 @@ _RAISED: dict[str, Callable[[ir.Operation], Any]] = {
     "torch.sscc.attention_mass": _attention_mass,
     "torch.sscc.chosen_attention": _chosen_attention,
 }
-"""The maker of an operation at the current insertion point, by operator; `_by_record` makes the others."""
+"""Builders of operations by operator; `_by_record` builds the others."""
 
 _VTENSOR = re.compile(r"!torch\.vtensor<\[([0-9,]*)\],(\w+)>")
 
@@ -197,7 +197,7 @@ def _builtin_type(value: ir.Value) -> ir.RankedTensorType:
     if match is None:
         raise ImporterErrors.NOT_STATIC(type=str(value.type))
     shape = [int(size) for size in match.group(1).split(",")]
-    element = match.group(2).replace("si", "i")  # torch's integers are signed, those of linalg have no sign
+    element = match.group(2).replace("si", "i")  # torch's integers are signed, linalg's are signless
     return ir.RankedTensorType.get(shape, ir.Type.parse(element))
 
 

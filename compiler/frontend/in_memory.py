@@ -1,8 +1,8 @@
 """A model of transformers in memory as a checkpoint: the one that `save_pretrained` would write, without writing the
 weights.
 
-A config and a state dict cannot express everything: a class of somebody's own, adapters and hooks would be lost. So the
-class and its modules are compared with transformers' own, and the object's logits with theirs.
+A config and a state dict cannot express everything: a user's own class, adapters and hooks would be lost. So the class
+and its modules are compared with transformers' own, and the object's logits with theirs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class InMemoryErrors(ErrorKind):
     TOKENIZER = UsageError, "tokenizer is a {form}, it must be one of transformers or tokenizers"
     NOT_SAVED = InputError, "{name} cannot be saved by transformers: {cause}"
     QUANTIZED = UnsupportedError, "{name} is quantized in memory (quantization_config): compile its folder"
-    OWN_CLASS = UnsupportedError, "{name} is a class of its own: what it changes of {base} would be lost"
+    OWN_CLASS = UnsupportedError, "{name} is a user's own class: its changes to {base} would be lost"
     WRONG_CLASS = UnsupportedError, (
         "{name} is not the causal language model of a {model_type}, which is {expected} in transformers"
     )
-    NO_CLASS = UnsupportedError, "{name} is not a causal language model that compiles"
+    NO_CLASS = UnsupportedError, "{name} is not a causal language model that can be compiled"
     MODULE_REPLACED = UnsupportedError, (
         "{name}: {module} is a {form}, where transformers has {expected}: merge adapters, and undo replacements"
     )
@@ -51,23 +51,23 @@ class InMemoryErrors(ErrorKind):
     ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, weights are read on the CPU: call model.cpu()"
     DOES_NOT_RUN = UnsupportedError, "{name} does not run: {cause}"
     DIFFERS = UnsupportedError, (
-        "{name} computes something else than its config and weights say: over {tokens} tokens its logits differ by "
+        "{name} does not compute what its config and weights define: over {tokens} tokens its logits differ by "
         "{difference}; hooks, replaced methods and changed tables are not compiled"
     )
 
 
 def open_model(model: object, tokenizer: object = None, *, weights: bool = True) -> Checkpoint:
     """Return the checkpoint that `model.save_pretrained` and `tokenizer.save_pretrained` would write. Weights are read
-    where they are, when they are needed; the model is not changed.
+    in place when they are needed; the model is not changed.
 
     Args:
         model: a causal language model of transformers, on the CPU; without weights also on the meta device.
-        tokenizer: of transformers or of tokenizers; None: the checkpoint has none.
+        tokenizer: a tokenizer of transformers or of tokenizers; None for a checkpoint without one.
 
     Raises:
-        UsageError: `model` is no module, or `tokenizer` no tokenizer.
-        UnsupportedError: no causal language model of transformers, one that is quantised or lies elsewhere, or one that
-            computes something else than its config and weights say.
+        UsageError: `model` is not a module, or `tokenizer` not a tokenizer.
+        UnsupportedError: not a causal language model of transformers, one that is quantised or on another device, or
+            one that does not compute what its config and weights define.
         InputError: transformers cannot write the config or the tokenizer.
     """
     name = type(model).__name__
@@ -113,7 +113,7 @@ def _written(model: PreTrainedModel, tokenizer: object) -> tuple[PreTrainedConfi
                 tokenizer.save(str(folder / "tokenizer.json"))
             elif tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-        except Exception as error:  # whatever transformers finds wrong with what it is to write
+        except Exception as error:  # any objection of transformers to the config or tokenizer
             raise InMemoryErrors.NOT_SAVED(name=name, cause=quoted(one_line(error))) from error
         read = read_config(folder / "config.json")
         if quantization_of(read):
@@ -122,7 +122,7 @@ def _written(model: PreTrainedModel, tokenizer: object) -> tuple[PreTrainedConfi
 
 
 def _check_modules(model: PreTrainedModel, whole: PreTrainedConfig, config: PreTrainedConfig) -> None:
-    """Refuse a model of another class, or with other modules, than transformers makes of its config."""
+    """Refuse a model with another class, or with other modules, than transformers creates for its config."""
     name = type(model).__name__
     own = causal_class(config) if config is whole else composite_class(whole)
     if type(model) is not own:
@@ -155,7 +155,7 @@ def _check_devices(model: PreTrainedModel) -> None:
 
 
 def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
-    """Compare logits of a short random text with those of transformers' own model of the config and the weights."""
+    """Compare logits of a short random text with those of transformers' model for the config and the weights."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.randint(0, vocabulary, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(PROBE_SEED))
     untouched = load_model(checkpoint, model.dtype)
@@ -164,7 +164,7 @@ def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
     try:
         with torch.no_grad(), _evaluating(model):
             ours, theirs = (each(input_ids=ids, use_cache=False).logits.float() for each in (model, untouched))
-    except Exception as error:  # whatever the class or somebody's hook raises
+    except Exception as error:  # any exception of the class or of a hook
         raise InMemoryErrors.DOES_NOT_RUN(name=type(model).__name__, cause=quoted(one_line(error))) from error
     differs = difference(ours, theirs, PROBE_TOLERANCE.get(model.dtype, PROBE_TOLERANCE[torch.bfloat16]))
     if differs:
@@ -173,7 +173,7 @@ def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout; afterwards every module is in its former mode."""
+    """Switch to evaluation mode, without dropout, inside the block; afterwards every module is in its former mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""Values that a model computes from numbers of its own alone: masks, slopes of a position bias, what it counts.
+"""Values that a model computes from constants alone: masks, slopes of a position bias, counts.
 
-While a model is exported its tensors have shapes and no numbers. What depends on no weight and no input can be computed
-all the same, and that is done here beside the model, on the CPU: torch functions that make tensors of numbers, the
-buffers that are given, and whatever follows from these.
+While a model is exported its tensors have shapes and no numbers. Values that depend on no weight and no input are
+computed here all the same, beside the model, on the CPU: torch functions that create tensors of numbers, the given
+buffers, and everything computed from these.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ FACTORIES = frozenset(
 )
 LIKE = frozenset({"full_like", "ones_like", "zeros_like"})
 SHAPED_AS = frozenset({"expand_as", "reshape_as", "type_as", "view_as"})
-"""Functions whose second operand gives its shape or type and none of its numbers, as the first one of `LIKE` does."""
+"""Functions whose second operand gives its shape or type but none of its numbers, like the first operand of `LIKE`."""
 MAX_ELEMENTS = 1 << 25
 
 
 class KnownValues:
-    """The numbers behind the tensors of a running model, as far as they are known.
+    """The numbers of the tensors of a running model, as far as they are known.
 
     Args:
-        rounded: the dtype of the program, where that is less than f32: what the model rounds to it stays as it is here,
-            because the numbers are wanted and not what a run in this dtype keeps of them.
+        rounded: dtype of the program, if it is narrower than f32: values that the model rounds to it are kept unrounded
+            here.
     """
 
     def __init__(self, rounded: torch.dtype = torch.float32) -> None:
         self._rounded = rounded
-        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # the tensor too, or another one could get its id
+        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # with the tensor itself, so that its id is not reused
 
     def give(self, tensor: Tensor, value: Tensor) -> None:
-        """States the numbers of a tensor."""
+        """Record the numbers of a tensor."""
         self._values[id(tensor)] = tensor, value
 
     def of(self, tensor: Any) -> Tensor | None:
-        """The numbers of a tensor, on the CPU; None where they are not known."""
+        """Return the numbers of a tensor, on the CPU; None if they are unknown."""
         return self._values.get(id(tensor), (None, None))[1]
 
     def follow(self, func: Callable[..., Any], args: Any, keywords: Mapping[str, Any], result: Any) -> None:
-        """Notes what a torch function has done that is over.
+        """Record the effect of a torch function that has returned.
 
         Args:
-            result: what it gave. Where that is a tensor and all operands are known, it is known too.
+            result: return value of the function. If it is a tensor and all operands are known, it becomes known too.
         """
         name = getattr(func, "__name__", "")
         value = self._evaluate(func, name, args, keywords) if isinstance(result, Tensor) else None
@@ -64,7 +64,7 @@ class KnownValues:
                 self.give(result, value)
 
     def _forget_storage(self, written: Tensor) -> None:
-        """What is known of a tensor that is written over, and of its other views, holds no longer."""
+        """Forget the numbers of a tensor that is written to, and of its other views."""
         if not self._values:
             return
         storage = written.untyped_storage()._cdata
@@ -73,7 +73,7 @@ class KnownValues:
                 del self._values[key]
 
     def _evaluate(self, func: Callable[..., Any], name: str, args: Any, keywords: Mapping[str, Any]) -> Tensor | None:
-        """What a function of known numbers gives; None where it has other operands, or makes too much."""
+        """Return the result of a function of known numbers; None if it has other operands, or creates too much."""
         leaves, tree = _pytree.tree_flatten((args, dict(keywords)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not (tensors or name in FACTORIES):
@@ -92,13 +92,13 @@ class KnownValues:
                 positional = (positional[0].clone(), *positional[1:])
             try:
                 value = func(*positional, **named)
-            except Exception:  # of a function that does not run on the CPU, or not on these, nothing is known
+            except Exception:  # a function that does not run on the CPU, or not on these operands
                 return None
         value = positional[0] if name == "__setitem__" else value
         return value if isinstance(value, Tensor) and value.numel() <= MAX_ELEMENTS else None
 
     def _pattern(self, tensor: Tensor) -> Tensor:
-        """A tensor of the same shape and dtype, of one number in memory."""
+        """Return a tensor of the same shape and dtype that stores a single number."""
         return torch.zeros((), dtype=self._kept(tensor.dtype)).expand(tensor.shape)
 
     def _setting(self, leaf: Any) -> Any:
@@ -111,7 +111,7 @@ class KnownValues:
 
 
 def works_in_place(name: str) -> bool:
-    """Whether a torch function of this name changes its first operand."""
+    """Return True if a torch function of this name changes its first operand."""
     if name.startswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
     return name.endswith("_")
@@ -119,6 +119,6 @@ def works_in_place(name: str) -> bool:
 
 @contextmanager
 def for_real() -> Iterator[None]:
-    """Inside, torch computes, whatever it traces outside."""
+    """Make torch compute inside the block, even while it traces outside."""
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         yield

@@ -3,8 +3,8 @@
 While a model runs, every torch function is looked at. A product of queries of several heads and one key per position,
 a ReLU, a weighted sum over heads, and the positions of the highest sums are DeepSeek-V3.2's index; a product, its
 maximum in blocks of positions, and the blocks of the highest maxima MiniMax-M3's. The last function of such a chain
-gives a `Choice`, and the model passes it to its attention function, which calls `sscc::chosen_attention`. A chain with
-anything else in it gives a tensor as ever, which that function refuses.
+returns a `Choice`, which the model passes to its attention function, which calls `sscc::chosen_attention`. A chain with
+any other function returns an ordinary tensor, which that function refuses.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from sscc.ir.layer_state.row_streams import INDEX
 
 INFINITY = float("inf")
 TOPK_FIELDS = ("index_topk", "index_topk_blocks")
-"""Fields of a config that say how many positions, or blocks of positions, an index chooses."""
+"""Fields of a config with the number of positions, or blocks of positions, that an index selects."""
 
 
 class LearnedIndexErrors(ErrorKind):
     TOPK = (
         UnsupportedError,
-        "the index of layer {layer} chooses {topk} of {count}, and no field of the config ({fields}) says so",
+        "the index of layer {layer} chooses {topk} of {count}, but no field of the config ({fields}) states this",
     )
 
 
 class _Comparison:
-    """The result of a comparison of the scores of chosen positions, which nothing needs."""
+    """The result of comparing the scores of selected positions, which is not used."""
 
 
 class _BestScores:
-    """The scores of chosen positions."""
+    """The scores of selected positions."""
 
     def __eq__(self, other: object) -> Any:
         return _Comparison()
@@ -51,7 +51,7 @@ class _BestScores:
 
 
 class _Best(NamedTuple):
-    """The result of `topk`: `indices` is the choice, and `values` are those of the best scores."""
+    """The result of `topk`: `indices` is the choice, `values` are the best scores."""
 
     values: Any
     indices: Choice
@@ -62,13 +62,14 @@ class _Scores:
     """Scores of all positions for each token.
 
     Attributes:
-        query: [b, s, Hi, D], or [b, Hi, s, D] where heads are not summed; key: [b, s, D].
+        query: [b, s, Hi, D], or [b, Hi, s, D] if heads are not summed.
+        key: [b, s, D].
         scale: factor on the products.
         form: "heads", with an axis of heads; "summed" over it; "blocked", positions in blocks; "blocks" alone.
         rectified: True behind a ReLU.
-        weight: [b, s, Hi], by which heads are summed.
+        weight: weights of heads in the sum, [b, s, Hi].
         masked: True if later positions are masked.
-        block, local: as `sscc::index` has them.
+        block, local: as in `sscc::index`.
     """
 
     query: Tensor
@@ -83,21 +84,21 @@ class _Scores:
 
 
 class IndexRecogniser(TorchFunctionMode):
-    """Replaces choices by learned indexes while it is active.
+    """Replaces selections by learned indexes while it is active.
 
     Args:
-        config: of the model.
-        dtype: of its activations.
+        config: config of the model.
+        dtype: dtype of its activations.
 
     Attributes:
-        layer: the decoder layer that runs.
+        layer: decoder layer that is running.
     """
 
     def __init__(self, config: Any, dtype: torch.dtype) -> None:
         super().__init__()
         self.layer: int | None = None
         self._config, self._dtype = config, dtype
-        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # the tensor too, or another one could get its id
+        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # with the tensor itself, so that its id is not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -109,7 +110,7 @@ class IndexRecogniser(TorchFunctionMode):
             if best is not None:
                 return best
         before = [self._of(arg) for arg in args[:2]]
-        # A block of the text is none of the tokens at hand where these follow others.
+        # Behind earlier tokens, block numbers of the text are not those of the current tokens.
         local = name == "scatter_" and before[0] is not None and before[0].form == "blocks"
         result = args[0] if local else func(*args, **keywords)
         if isinstance(result, Tensor):
@@ -202,7 +203,8 @@ class LearnedIndex:
     layer_types = frozenset[str]()
 
     def modules(self, model: torch.nn.Module) -> list[str]:
-        """See `StatefulOperator`: those of models whose config says how many positions an index chooses."""
+        """See `StatefulOperator`: modules of models whose config states the number of positions that an index selects.
+        """
         config = getattr(model, "config", None)
         return [""] if any(getattr(config, name, None) is not None for name in TOPK_FIELDS) else []
 
@@ -237,7 +239,7 @@ class _Joined:
     """Joins rows of new tokens with those of earlier ones.
 
     Args:
-        rows: those of earlier tokens, by layer and name.
+        rows: rows of earlier tokens, by layer and name.
     """
 
     def __init__(self, rows: dict[tuple[int, str], Tensor]) -> None:

@@ -1,7 +1,7 @@
-"""A model's config, from what lies in a checkpoint to transformers' class, without ever asking a hub.
+"""A model's config, from a checkpoint's file to transformers' class, without access to a hub.
 
 Nothing here calls `from_pretrained`: a config is a dictionary, its class comes from transformers' own table, and code
-that travels with a checkpoint (`auto_map`) is never run.
+that comes with a checkpoint (`auto_map`) is never run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, 
 from sscc.ir.suggestions import similar_file
 from sscc.runtime.artifact.writer import is_artifact
 
-MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
-MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
+MAX_DEPTH = 64  # levels of a JSON file; real ones have fewer than ten
+MAX_ITEMS = 1 << 20  # items of one level; a pickled dictionary may even contain itself
 MAX_LAYERS = 1024
 MAX_TOKEN = 1 << 31
 # Older names of fields that every config class takes, and fields that are no part of a model.
@@ -46,10 +46,10 @@ _FIELDS_OF_ANY_CONFIG = frozenset(
 CHUNKED = "chunked_attention"
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
 LAYER_LISTS = ("layer_types", "block_types", "layers_block_type", "attention_layers", "attn_layers")
-# Under these names a config has always meant how many tokens a text may have.
+# Names that configs have used for the maximum number of tokens of a text.
 CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 _STATES_END = "_states_eos_token_id"
-"""Attribute of a config: True where its file has an `eos_token_id`, whose default in the class means nothing."""
+"""Attribute of a config: True if its file has an `eos_token_id`. The class's default is meaningless."""
 
 
 class ModelConfigErrors(ErrorKind):
@@ -61,7 +61,7 @@ class ModelConfigErrors(ErrorKind):
     TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
     ARTIFACT = (
         UsageError,
-        "{path} is a compiled artifact, and a model is wanted: give the checkpoint that it is made of. `sscc run "
+        "{path} is a compiled artifact, not a model: give the checkpoint from which it was compiled. `sscc run "
         "{path}` runs the artifact, `sscc inspect {path}` shows it",
     )
     NO_MODEL_TYPE = InputError, "{origin} has no model_type: it is not the config of a Hugging Face model"
@@ -69,7 +69,7 @@ class ModelConfigErrors(ErrorKind):
     UNKNOWN_ARCHITECTURE = (
         UnsupportedError,
         "{origin}: transformers {version} does not know the architecture {model!r}{hint}: export the model yourself "
-        "and bring the .pt2",
+        "and give the .pt2",
     )
     BAD_LAYER_TYPES = InputError, "{model}: {field} is {value!r:.80}, it must be a list of words, one per layer"
     BAD_TOKENS = InputError, "{origin}: {field} is {value!r:.80}, it must be a token id or a list of token ids"
@@ -88,7 +88,7 @@ class ModelConfigWarnings(ErrorKind):
 
 
 def refuse_artifact(path: Path) -> None:
-    """Refuse an artifact, or a file of one, in a model's place. Raises UsageError."""
+    """Refuse an artifact, or a file of one, in place of a model. Raises UsageError."""
     folder = path if path.is_dir() else path.parent
     named = path.is_dir() or path.suffix == ".json"
     if named and not (folder / "config.json").is_file() and is_artifact(folder):
@@ -96,8 +96,8 @@ def refuse_artifact(path: Path) -> None:
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
-    """Return the JSON object in `path`; InputError if it is missing, not JSON, not an object, or, with `unique`, has a
-    name twice."""
+    """Return the JSON object in `path`. Raise InputError if it is missing, not JSON, not an object, or, with `unique`,
+    has a duplicate name."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -128,7 +128,7 @@ def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(values: object, origin: str) -> None:
-    """Refuse values nested so deeply that a reader, transformers among them, would overflow its stack."""
+    """Refuse values nested so deeply that a reader, such as transformers, would overflow its stack."""
     level: list[object] = [values]
     depth = 0
     while level:
@@ -145,7 +145,7 @@ def _items(value: object) -> Iterable[object]:
 
 
 def _check_layers(values: Mapping[str, Any], origin: str) -> None:
-    """Refuse counts of layers that no model has: transformers' configs list every layer when they are made."""
+    """Refuse numbers of layers that no model has: transformers' configs create a list with an entry per layer."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             _check_layers(value, origin)
@@ -156,21 +156,21 @@ def _check_layers(values: Mapping[str, Any], origin: str) -> None:
 
 
 def read_config(path: Path) -> PreTrainedConfig:
-    """The config in a `config.json`."""
+    """Return the config in a `config.json`."""
     return config_from_dict(read_json(path), str(path))
 
 
 def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig:
-    """Builds transformers' config for a Hugging Face config dictionary.
+    """Return transformers' config for a Hugging Face config dictionary.
 
     Args:
-        values: what a `config.json` holds.
-        origin: where it came from, for messages.
+        values: contents of a `config.json`.
+        origin: its source, for messages.
 
     Raises:
         InputError: no `model_type`, or a field that transformers refuses.
-        UnsupportedError: an architecture transformers does not know, an encoder-decoder, or weights quantized in
-            a way that is not read.
+        UnsupportedError: an architecture that transformers does not know, an encoder-decoder, or weights quantized in
+            an unsupported way.
     """
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -184,7 +184,7 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
         json.dumps(values)
         with quiet_libraries():
             config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
-    except Exception as error:  # transformers raises many kinds, all of them about a field of this file
+    except Exception as error:  # transformers raises many types, all of them about a field of this file
         raise ModelConfigErrors.NOT_VALID(origin=origin, model=model_type, cause=one_line(error)) from error
     _refuse_foreign_forms(config, origin)
     _note_stated_end(config, values)
@@ -192,7 +192,7 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
 
 
 def _note_stated_end(config: PreTrainedConfig, values: Mapping[str, Any]) -> None:
-    """Note in a config and those inside it which of them state the end of a text."""
+    """Record, in a config and its sub-configs, which of them state the end token of a text."""
     setattr(config, _STATES_END, values.get("eos_token_id") is not None)
     for name in config.sub_configs:
         inner, part = getattr(config, name, None), values.get(name)
@@ -206,9 +206,9 @@ def states_end(config: PreTrainedConfig) -> bool:
 
 
 def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> str:
-    """The type of the class that `architectures` names, for a type that transformers does not know: a checkpoint may
-    give another name to a model whose class transformers has, as Kimi-K2 does to a DeepSeek-V3. A warning says so, with
-    the fields that this class does not have.
+    """Return the type of the class that `architectures` names, for a type that transformers does not know: a checkpoint
+    may give another type name to a model whose class transformers has, as Kimi-K2 does with DeepSeek-V3. A warning
+    reports this, with the fields that the class lacks.
 
     Raises:
         UnsupportedError: transformers has no causal language model of that name.
@@ -238,9 +238,9 @@ def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> s
 
 
 def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """transformers' own class of causal language models for a config; None where it has none.
+    """Return transformers' class of causal language models for a config; None if it has none.
 
-    The config of a text decoder inside a composite model may have a class that transformers lists for the whole alone
+    The config of a text decoder inside a composite model may have a class that transformers lists only for the whole
     (Emu3's), or a model to which the whole adds the head (Qwen2.5-VL's, see `headless`).
     """
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -254,7 +254,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
 
 
 def composite_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """transformers' own class of the composite model with this config; None where it has none."""
+    """Return transformers' class of the composite model with this config; None if it has none."""
     for mapping in (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING):
         cls = mapping.get(type(config), None)
         if isinstance(cls, type):
@@ -263,7 +263,7 @@ def composite_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:
-    """The fields of a config that hold configs of whole models."""
+    """Return the fields of a config that hold configs of whole models."""
     return [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
 
 
@@ -273,28 +273,28 @@ def reads_a_backbone(config: PreTrainedConfig) -> bool:
 
 
 def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The config of the text decoder inside a composite model (vision and language, say); `config` itself where it is
-    that of no composite model, or of one whose text decoder transformers cannot build alone."""
+    """Return the config of the text decoder inside a composite model (such as vision and language); `config` itself if
+    it is not that of a composite model, or transformers cannot build the text decoder alone."""
     text = getattr(config, "text_config", None)
     if text is None or "text_config" not in model_parts(config) or causal_class(text) is None:
         return config
     if reads_a_backbone(config):
         return config
     text = deepcopy(text)
-    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)  # the whole decides it, and ties both
+    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)  # decided by the whole
     text.dtype = text.dtype or config.dtype
     decoder: PreTrainedConfig = text
     return decoder
 
 
 def layer_types_field(config: PreTrainedConfig) -> str:
-    """The field of the config that calls each of its layers something; "" where none does."""
+    """Return the field of the config with the type of each layer; "" if there is none."""
     return next((name for name in LAYER_LISTS if getattr(config, name, None)), "")
 
 
 def listed_layer_types(config: PreTrainedConfig) -> list[str]:
-    """Return the name of each layer's type in the config; empty where it has none. Raises InputError where the field is
-    no list of words."""
+    """Return the types of layers in the config; empty if it has none. Raises InputError if the field is not a list of
+    words."""
     name = layer_types_field(config)
     types = getattr(config, name) if name else []
     if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
@@ -303,14 +303,15 @@ def listed_layer_types(config: PreTrainedConfig) -> list[str]:
 
 
 def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
-    """The size of the chunks that a layer attends within, as the config has it; None of any other layer."""
+    """Return the chunk size of a layer's attention according to the config; None for layers without chunked attention.
+    """
     types = [] if config is None else listed_layer_types(config)
     chunked = layer < len(types) and types[layer] == CHUNKED
     return getattr(config, "attention_chunk_size", None) or 0 if chunked else None
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the config as plain data, without the fields that say where, when and how it was read, and how weights are
+    """Return the config as plain data, without the fields about where, when and how it was read, and how weights are
     stored."""
     values: dict[str, Any] = _without_notes(config.to_dict())
     for name in ("transformers_version", "_name_or_path", "quantization_config"):
@@ -319,8 +320,8 @@ def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def file_form(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the config as a file holds it, so that `config_from_dict` reads an equal one: without ends of a text that
-    the file it was read from did not state."""
+    """Return the config in the form of a file, from which `config_from_dict` reads an equal one: without end tokens
+    that the original file did not state."""
     return _with_stated_ends(config_to_dict(config), config)
 
 
@@ -340,7 +341,7 @@ def _without_notes(values: Any) -> Any:
 
 
 def config_bytes(config: PreTrainedConfig) -> bytes:
-    """Canonical bytes of a config: equal for equal configs, whatever file they came from."""
+    """Return canonical bytes of a config: equal for equal configs, whatever file they came from."""
     return json.dumps(config_to_dict(config), sort_keys=True, default=str).encode()
 
 
@@ -353,7 +354,7 @@ def token_ids(value: object, origin: str, field: str = "eos_token_id") -> tuple[
 
 
 def _decoded(values: dict[str, Any]) -> dict[str, Any]:
-    """Undoes transformers' spelling of infinities and NaN in JSON ({"__float__": "Infinity"})."""
+    """Undo transformers' JSON form of infinities and NaN ({"__float__": "Infinity"})."""
 
     def visit(item: Any) -> Any:
         if isinstance(item, dict):
@@ -374,12 +375,12 @@ def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
 
 
 def quantization_of(config: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of `quantization_config`; empty for weights that are stored as they are."""
+    """Return the fields of `quantization_config`; empty for unquantized weights."""
     quantization: dict[str, Any] = getattr(config, "quantization_config", None) or {}
     return quantization
 
 
 def model_context(config: PreTrainedConfig) -> int | None:
-    """The longest text that the model was made for, in tokens; None where its config does not say."""
+    """Return the longest text that the model supports, in tokens; None if its config does not state it."""
     values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
     return next((value for value in values if type(value) is int and value > 0), None)

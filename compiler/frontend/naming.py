@@ -1,9 +1,9 @@
-"""Names in a checkpoint and names in the model: transformers renames parameters between its versions, and joins some.
+"""Names in a checkpoint and names in the model: transformers renames parameters between versions, and joins some.
 
-A model of today reads checkpoints of every age, because transformers keeps a table per model class: of renamings (GPT-
-NeoX's `embed_out.` is `lm_head.` now), and of tensors that are stored apart and are one parameter (the matrices of
-experts). It adds or drops the base model's prefix, too (the first GPT-2 has none). The same rules apply here, so that
-the rest of the compiler knows the model's parameters only.
+A current model reads checkpoints of any age, because transformers keeps a table per model class: of renamings (GPT-
+NeoX's `embed_out.` is `lm_head.` now), and of tensors that are stored separately and form one parameter (the matrices
+of experts). It also adds or drops the base model's prefix (the first GPT-2 has none). The same rules are applied here,
+so that the rest of the compiler knows only the model's parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
 
 
 class NamingErrors(ErrorKind):
-    NOT_JOINED = InputError, "{parameter} cannot be joined of {tensors} tensors ({first}, ..): {cause}"
+    NOT_JOINED = InputError, "{parameter} cannot be joined from {tensors} tensors ({first}, ..): {cause}"
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,11 @@ class Joined:
     """A parameter that is stored in parts, or as a part of a tensor.
 
     Attributes:
-        name: of the parameter. model: whose parameter it is, names and shapes.
+        name: name of the parameter.
+        model: model of the parameter, with names and shapes.
         converter: transformers' rule that joins the parts, or splits the tensor.
-        key: the name that the rule calls its result by: that of the first parameter, where it splits a tensor.
-        parts: stored name -> the pattern of the rule that it matches, in the order of numbers in the names.
+        key: name of the rule's result: that of the first parameter, if it splits a tensor.
+        parts: pattern of the rule that each stored name matches, in the order of numbers in the names.
     """
 
     name: str
@@ -56,13 +57,14 @@ class Joined:
     parts: dict[str, str] = field(default_factory=dict)
 
     def join(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """The parameter, of parts that `read` gives. Raises InputError where they do not fit together."""
+        """Return the parameter, joined from the parts that `read` returns. Raises InputError if they do not fit
+        together."""
         converter = deepcopy(self.converter)
         for part, pattern in self.parts.items():
             converter.add_tensor(self.key, part, pattern, read(part))
         try:
             result: torch.Tensor = converter.convert(self.key, model=self.model, config=self.model.config)[self.name]
-        except Exception as error:  # whatever the rules of transformers raise
+        except Exception as error:  # any exception of transformers' rules
             first = next(iter(self.parts))
             raise NamingErrors.NOT_JOINED(
                 parameter=self.name, tensors=len(self.parts), first=first, cause=quoted(one_line(error))
@@ -72,12 +74,11 @@ class Joined:
 
 @dataclass(frozen=True)
 class StoredNames:
-    """What a checkpoint holds of a model.
+    """Stored tensors of a model.
 
     Attributes:
-        renamed: the model's name of every stored tensor that is one -> its stored name; what the model does not know
-            keeps its own name.
-        joined: the model's name of every parameter that is stored in parts.
+        renamed: stored name of every tensor by the model's name; tensors that the model does not know keep their names.
+        joined: parameters that are stored in parts, by the model's name.
     """
 
     renamed: dict[str, str]
@@ -85,10 +86,10 @@ class StoredNames:
 
 
 class RenamedSource(TensorSource):
-    """A source under the model's names; what the model does not know keeps its own name.
+    """A source under the model's names. Tensors that the model does not know keep their names.
 
     Args:
-        whole: of a text decoder inside a composite model, whose the source is, the config of this.
+        whole: config of the composite model, if the source belongs to one and the model is its text decoder.
     """
 
     def __init__(self, source: TensorSource, config: PreTrainedConfig, whole: PreTrainedConfig | None = None) -> None:
@@ -114,7 +115,7 @@ class RenamedSource(TensorSource):
         return self._infos
 
     def rename(self, name: str, other: str) -> None:
-        """Give a tensor that is stored whole another name."""
+        """Rename a tensor that is stored whole."""
         self.share(name, other)
         del self._stored.renamed[name], self._infos[name]
 
@@ -129,7 +130,8 @@ class RenamedSource(TensorSource):
         return self._source.tensor(self._stored.renamed[name])
 
     def stored_form(self, name: str) -> StoredForm | None:
-        """Of a joined parameter: that of its parts, with a format where codes are joined as numbers are."""
+        """Return the stored form; for a joined parameter that of its parts, with a format if codes are joined as
+        numbers are."""
         joined = self._stored.joined.get(name)
         if joined is None:
             return self._source.stored_form(self._stored.renamed[name])
@@ -140,7 +142,8 @@ class RenamedSource(TensorSource):
         return form if self._joins_codes(name, joined, form) else replace(form, format=None)
 
     def _joins_codes(self, name: str, joined: Joined, form: StoredForm) -> bool:
-        """Whether the rule that joins numbers, applied to each part of codes, gives the parts of what is joined."""
+        """Return True if joining each part of the stored codes by the rule for numbers gives the parts of the joined
+        weight."""
         if form.format is None or form.transposed or form.ordered:
             return False
         shape, _ = self.names()[name]
@@ -167,7 +170,7 @@ class RenamedSource(TensorSource):
         return whole
 
     def update_digest(self, digest: hashlib._Hash) -> None:
-        """Feeds what is stored, where numbers would have to be computed."""
+        """Feed the stored tensors, to avoid computing numbers."""
         if isinstance(self._source, QuantisedSource):
             self._source.update_digest(digest)
         else:
@@ -180,11 +183,10 @@ def _meta(held: Mapping[str, TensorInfo], name: str) -> torch.Tensor:
 
 
 def text_names(stored: Iterable[str]) -> dict[str, str]:
-    """Of the names in the checkpoint of a composite model those of its text decoder: the name that the decoder alone
-    would have it under -> the stored one.
+    """Return the stored names of a composite model's text decoder, by the names that the decoder alone would have.
 
-    Composite models of transformers hold their text decoder as `language_model`, anywhere in the path; its head may
-    stand beside it. In checkpoints that do not know the word all names are its own, or are names of nothing.
+    Composite models of transformers hold their text decoder as `language_model`, anywhere in the path; its head may be
+    beside it. In checkpoints without this word all names may be those of the decoder.
     """
     names = list(stored)
     inside = {_TEXT_DECODER.sub(r"\1", name): name for name in names if _TEXT_DECODER.search(name)}
@@ -193,11 +195,11 @@ def text_names(stored: Iterable[str]) -> dict[str, str]:
 
 
 def names_in(whole: PreTrainedConfig, config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
-    """How the text decoder of a composite model, with this config, calls what a checkpoint of the whole holds.
+    """Return the text decoder's names of the tensors in a checkpoint of a composite model with this config.
 
-    By the decoder's own rules, where its names say that they are its own (`text_names`) and none is missing. Else by
-    the whole's: its rules join and rename other names than those of the decoder alone (GLM-4.5V), and it may hold the
-    decoder under another name (SmolVLM).
+    The decoder's own rules apply if its names can be identified (`text_names`) and none is missing. Otherwise the
+    composite model's rules apply: they join and rename other names than those of the decoder alone (GLM-4.5V), and the
+    decoder may be under another name (SmolVLM).
     """
     names = list(stored)
     decoder = build_skeleton(config)
@@ -217,13 +219,14 @@ def names_in(whole: PreTrainedConfig, config: PreTrainedConfig, stored: Iterable
 
 
 def _missing(model: PreTrainedModel, stored: StoredNames) -> set[str]:
-    """The parameters that a checkpoint lacks, but for those that are tied to others."""
+    """Return the parameters that a checkpoint lacks, except those that are tied to others."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     return {name for name, _ in model.named_parameters()} - stored.renamed.keys() - stored.joined.keys() - tied.keys()
 
 
 def _names_inside(whole: PreTrainedConfig, decoder: PreTrainedModel, names: list[str]) -> StoredNames | None:
-    """By the rules of the whole; None where transformers cannot build it (it may want another package)."""
+    """Return the names by the rules of the composite model; None if transformers cannot build it (it may need another
+    package)."""
     try:
         model = build_whole(whole)
     except InputError:
@@ -252,7 +255,7 @@ def _names_inside(whole: PreTrainedConfig, decoder: PreTrainedModel, names: list
 
 
 def _path(model: PreTrainedModel, part: torch.nn.Module | None) -> str:
-    """Where a module stands in a model; "" where it does not."""
+    """Return the path of a module in a model; "" if it is not in it."""
     return next((name for name, module in model.named_modules() if module is part), "")
 
 
@@ -265,7 +268,7 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames
 
 
 def _stored_names(model: PreTrainedModel, stored: Iterable[str]) -> StoredNames:
-    """As `stored_names`, for a model of names and shapes."""
+    """Return `stored_names` for a model of names and shapes."""
     names = list(stored)
     known, prefix = model.state_dict(), model.base_model_prefix
     rules = get_model_conversion_mapping(model)
@@ -299,7 +302,7 @@ def _natural_key(name: str) -> tuple[Any, ...]:
 
 
 def _model_name(name: str, renamings: list[WeightRenaming], known: Container[str], prefix: str) -> str:
-    """What the model calls the tensor stored as `name`; `name` itself where it knows no such tensor."""
+    """Return the model's name of the tensor stored as `name`; `name` itself if the model has no such tensor."""
     renamed = name
     for renaming in renamings:
         renamed = renaming.rename_source_key(renamed)[0]

@@ -1,7 +1,7 @@
-"""Numbers that a model makes of numbers while it runs: they are computed as it is captured.
+"""Constant folding of numbers that a model creates while it runs, at capture time.
 
-A forward may write ``torch.tensor(0.95, device=x.device)`` and go on to compute with it (Gemma 3n: a quantile of the
-normal distribution). Captured, that would be a constant without a value, as parameters are on the meta device, and
+A forward may create ``torch.tensor(0.95, device=x.device)`` and compute with it (Gemma 3n: a quantile of the normal
+distribution). A capture would contain a constant without a value, because parameters are on the meta device, and
 operations on single numbers that no input can change.
 """
 
@@ -21,16 +21,16 @@ ARITHMETIC = frozenset(
     for base in ("add", "sub", "mul", "div", "truediv", "true_divide")
     for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
 )
-"""Functions that take a number in the place of a tensor of no dimension."""
+"""Functions that accept a number in place of a tensor without dimensions."""
 
 
 class NumberFolding(TorchFunctionMode):
-    """While it is active, what is computed of `torch.tensor(NUMBER)` alone is computed at once, on the CPU; where it
-    meets another tensor of floats, it is a number."""
+    """A mode that computes results of `torch.tensor(NUMBER)` immediately, on the CPU, and passes them as numbers to
+    functions of other float tensors."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, Tensor] = {}  # the tensors too, or others could get their ids
+        self._known: dict[int, Tensor] = {}  # with the tensors themselves, so that ids are not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -2,8 +2,8 @@
 
 A transformers decoder loaded with ``attn_implementation="sscc"`` calls `torch.ops.sscc.attention` once per layer,
 with Q, K and V after RoPE and without a cache in the signature; the compiler threads cache and scratch through it.
-Run eagerly it is full causal attention over what it gets, unless an observer is installed, which then computes each
-layer in its place (see `sscc.compiler.frontend.eager`).
+Run eagerly it is full causal attention over its operands, unless an observer is installed, which then computes each
+layer instead (see `sscc.compiler.frontend.eager`).
 
 Importing this module registers the operator and the attention implementation.
 """
@@ -57,10 +57,10 @@ HARMLESS_KEYWORDS = frozenset(
     }
 )
 CHOICES = ("indices", "block_indices")
-"""Keywords by which models tell their attention of the positions that an index chooses."""
+"""Keywords by which models pass the positions that an index selects to their attention."""
 INDEXED_LAYERS = frozenset({"indexed_attention", "minimax_m3_sparse"})
-"""The names that configs give to layers that attend to such positions."""
-# Keywords that are harmless at one value only.
+"""Types of layers that attend to such positions, in configs."""
+# Keywords that are harmless with one value only.
 HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
 
@@ -68,10 +68,10 @@ HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
 
 class AttentionErrors(ErrorKind):
-    NO_LAYER = UnsupportedError, "{type} has no layer_idx, so that the layer it attends for is not known"
+    NO_LAYER = UnsupportedError, "{type} has no layer_idx, so it is unknown which layer it belongs to"
     MASK = (
         UnsupportedError,
-        "layer {layer} passes an attention mask, and sscc compiles plain causal attention only: leave attention_mask "
+        "layer {layer} passes an attention mask, but sscc compiles only plain causal attention: leave attention_mask "
         "out, and use a model that builds no mask of its own",
     )
     DROPOUT = UnsupportedError, "layer {layer} uses dropout {dropout}: call model.eval() first"
@@ -82,8 +82,8 @@ class AttentionErrors(ErrorKind):
     )
     KEYWORD = (
         UnsupportedError,
-        "layer {layer} passes {keyword}={value} to its attention: sscc would ignore it and compile something else; "
-        "only models with causal attention, within a sliding window or not, are supported",
+        "layer {layer} passes {keyword}={value} to its attention, which sscc would compile incorrectly; only models "
+        "with causal attention, within a sliding window or not, are supported",
     )
     WINDOW_AND_MASK = (
         UnsupportedError,
@@ -126,13 +126,13 @@ def attention(
         v: [b, Hkv, s, Dv].
         layer: index of the decoder layer.
         scale: factor on the dot products.
-        window: how many positions a query sees at most, its own included; 0 where it sees all before it.
-        softcap: what caps scores, see `Softmax`; 0 where nothing does.
-        sinks: [H], a learned logit of each head without a row, see `Softmax`.
-        stride: by how many positions the window moves, see `Span`.
+        window: maximum number of positions that a query sees, its own included; 0 for all earlier ones.
+        softcap: cap of scores, see `Softmax`; 0 for none.
+        sinks: [H], a learned logit per head without a row, see `Softmax`.
+        stride: step of the window in positions, see `Span`.
 
     Returns:
-        [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
+        [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly its s tokens.
     """
     observer, seen, softmax = _observer.get(), Span(window, stride), Softmax(softcap or None, sinks)
     if observer is not None:
@@ -150,7 +150,7 @@ def _(
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Lets `observer` compute every `sscc::attention` that runs eagerly inside the block."""
+    """Let `observer` compute every `sscc::attention` that runs eagerly inside the block."""
     token = _observer.set(observer)
     try:
         yield
@@ -160,7 +160,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def context_limit(max_context: int) -> Iterator[None]:
-    """States the longest sequence that will be run, in tokens: a sliding window at least as long has no effect."""
+    """Set the longest sequence that will be run, in tokens: a sliding window of at least this size has no effect."""
     token = _context.set(max_context)
     try:
         yield
@@ -169,7 +169,7 @@ def context_limit(max_context: int) -> Iterator[None]:
 
 
 def stated_context() -> int | None:
-    """The longest sequence that will be run, in tokens; None where nobody has said."""
+    """Return the longest sequence that will be run, in tokens; None if it is not set."""
     return _context.get()
 
 
@@ -178,10 +178,11 @@ def stated_context() -> int | None:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """What a model gets in the place of a mask that bounds how far back its queries see: it tells its attention so.
+    """Passed to a model in place of a mask that limits how far back its queries see; the model passes it to its
+    attention.
 
     Attributes:
-        size: how many positions a query sees at most, its own included.
+        size: maximum number of positions that a query sees, its own included.
     """
 
     size: int
@@ -200,27 +201,27 @@ def attention_function(
     s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """The transformers attention implementation named "sscc": one call of `sscc::attention`, or where an index chooses
-    positions of `sscc::chosen_attention`.
+    """The transformers attention implementation named "sscc": one call of `sscc::attention`, or of
+    `sscc::chosen_attention` if an index selects positions.
 
     Args:
-        module: the attention module; its `layer_idx` names the layer.
+        module: attention module; its `layer_idx` is the number of the layer.
         query: [b, H, s, D], after RoPE.
         key: [b, Hkv, s, D].
         value: [b, Hkv, s, Dv].
-        attention_mask: None, or what `window_mask` makes.
+        attention_mask: None, or the result of `window_mask`.
         scaling: factor on the dot products; D ** -0.5 if None.
         dropout: must be zero.
-        sliding_window: how many positions a query sees, its own included; None where it sees all before it.
-        softcap: what caps scores; None where nothing does.
-        s_aux: [H], a learned logit of each head that is in its softmax and has no row; None where there is none.
-        keywords: whatever else the model passes; see `check_keywords`.
+        sliding_window: maximum number of positions that a query sees, its own included; None for all earlier ones.
+        softcap: cap of scores; None for none.
+        s_aux: [H], a learned logit per head that is part of its softmax and has no row; None for none.
+        keywords: all other keywords that the model passes; see `check_keywords`.
 
     Returns:
         (output [b, s, H, Dv] contiguous, None).
 
     Raises:
-        UnsupportedError: something would change the result; the message names the layer and the keyword.
+        UnsupportedError: an argument would change the result; the message names the layer and the keyword.
     """
     layer = getattr(module, "layer_idx", None)
     if layer is None:
@@ -249,7 +250,7 @@ def attention_function(
 
 
 def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
-    """Refuses any keyword that could change what attention computes.
+    """Refuse any keyword that could change the result of attention.
 
     None always passes, and so do names in `HARMLESS_KEYWORDS`.
 
@@ -266,10 +267,10 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
 
 
 def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMask | None = None) -> Span:
-    """The window that bounds what a layer sees; none where the longest sequence does not outgrow it.
+    """Return the window of a layer; no window if the longest sequence fits in it.
 
-    A sliding window is told by a keyword, a mask, or both. That a mask is of chunks it does not say: of these the
-    config is believed, and the probe, whose text is of several chunks, compares it with the model's own mask.
+    A sliding window is passed as a keyword, a mask, or both. A mask does not show whether its window is chunked; the
+    config decides this, and the probe, whose text spans several chunks, compares the result with the model's own mask.
     """
     size = attention_chunk(config, layer)
     if mask is not None and size is None:
@@ -298,7 +299,7 @@ def window_mask(
 
 
 def _softcap(layer: int, softcap: Any) -> float:
-    """What caps a layer's scores; 0 where nothing does, as transformers writes None."""
+    """Return the cap of a layer's scores; 0 for none, for which transformers passes None."""
     if softcap is None:
         return 0.0
     if type(softcap) not in (int, float) or not 0 < softcap < float("inf"):
@@ -307,7 +308,8 @@ def _softcap(layer: int, softcap: Any) -> float:
 
 
 def _sinks(layer: int, sinks: Any, query: Tensor) -> Tensor | None:
-    """The logits of a layer's learned sinks [H], in the dtype of its queries [b, H, s, D]; None where it has none."""
+    """Return the logits of a layer's learned sinks [H], in the dtype of its queries [b, H, s, D]; None without sinks.
+    """
     heads = query.shape[1]
     if sinks is None:
         return None

@@ -30,7 +30,7 @@ from sscc.runtime.artifact.tensor_files import Layout
 PROBE_TOKENS = 24
 PROBE_SEED = 0
 PROBE_LOGITS = 2048
-"""Least number of tokens whose logits are compared where the head is quantized, spread over the vocabulary."""
+"""Minimum number of tokens whose logits are compared if the head is quantized, spread over the vocabulary."""
 # Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
 # every operation to 8 bits of mantissa in another order, which adds up over the layers; where it adds up to more, f32
 # decides.
@@ -39,11 +39,12 @@ PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 class ProbeErrors(ErrorKind):
     CAPTURED_DIFFERS = UnsupportedError, (
-        "captured with sscc's attention, the model computes something else than untouched: over {tokens} tokens its "
+        "captured with sscc's attention, the model computes other results than the untouched one: over {tokens} "
+        "tokens its "
         "logits differ by {difference}; it uses a feature that sscc cannot see"
     )
     PIECES_DIFFER = UnsupportedError, (
-        "run in pieces, with the K and V of the tokens before, the model computes something else than in one go: over "
+        "run in pieces, with the K and V of earlier tokens, the model computes other results than in one piece: over "
         "{tokens} tokens its logits differ by {difference}; it counts positions itself, or keeps a state besides K "
         "and V"
     )
@@ -72,28 +73,27 @@ def probe(
     vocabulary: int,
     kinds: LayerKinds | None = None,
 ) -> None:
-    """Compare the model as it is captured with the untouched model, which gets a short random text in one go.
+    """Compare the model as captured with the untouched model on a short random text.
 
-    The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
+    Windows are cut down so that the text is longer than a window, and so are other lengths beyond which a feature
+    shows. For a text decoder that is a model without a head, the untouched model is the composite model on this text.
 
-    Of a text decoder that is a model without a head, the untouched model is the composite one on this text alone.
-
-    A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
-    that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
-    does. In bf16 some models round so much that it might hide; these are compared in f32, which takes twice the memory.
-    An exported program is its own definition: only its pieces are compared with the whole.
+    A mask or a bias that was lost at capture shows when the same text runs through our attention operator. Positions
+    that the model counts itself, and a state besides K and V, show when it then runs in pieces, as a compiled program
+    does. In bf16 some models round so much that this might be hidden; these are compared in f32, which takes twice the
+    memory. An exported program is its own definition: only its run in pieces is compared with its run in one piece.
 
     Args:
-        vocabulary: token ids of the text run from 0 to vocabulary - 1.
-        kinds: run the captured layers alone, as the program is made of them; None for all layers.
+        vocabulary: token ids of the text are 0 .. vocabulary - 1.
+        kinds: run only the captured layers, from which the program is made; None for all layers.
 
     Raises:
-        UnsupportedError: the logits differ, with max abs, normwise and the tolerance.
+        UnsupportedError: the logits differ; the message has the maximum and normwise differences and the tolerance.
     """
     count = min(PROBE_TOKENS, geometry.max_context)
     ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
     complaint = None
-    # The numbers of quantized weights are computed anew for each run, and f32 decides in the end.
+    # The numbers of quantized weights are recomputed for each run, and f32 decides in the end.
     quantized = kinds is not None and checkpoint.is_quantized
     if quantized and kinds is not None:
         kinds = affordable(checkpoint, torch.float32, kinds)
@@ -161,7 +161,8 @@ def _compared(
 
 
 def _running(checkpoint: Checkpoint, forward: Forward) -> Forward:
-    """`forward` of an exported program, whose failure is the program's: its dtypes or shapes do not fit together."""
+    """Return `forward` of an exported program, with exceptions blamed on the program: its dtypes or shapes do not fit
+    together."""
 
     def run(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         try:
@@ -178,7 +179,7 @@ def _untouched(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     """Return the logits of the untouched model. Raises UnsupportedError if transformers cannot run it."""
     try:
         return forward(ids, torch.arange(ids.shape[1])[None]).float()
-    except Exception as error:  # whatever torch or the class says of shapes that do not fit one another
+    except Exception as error:  # any exception of torch or the class about shapes that do not fit
         raise ProbeErrors.UNTOUCHED_FAILS(form=type(error).__name__, cause=quoted(one_line(error))) from error
 
 
@@ -199,7 +200,8 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> st
 
 
 def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
-    """Logits [1, n, V] f32 of a text that is fed as two chunks and a last token, each attending to all before it."""
+    """Return logits [1, n, V] f32 of a text that is fed as two chunks and a last token, each attending to all earlier
+    tokens."""
     count = ids.shape[1]
     ends = sorted({count, max(count - 1, 1), max(2 * count // 3, 1)})
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -210,7 +212,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
         rows[layer] = keys, values
-        # The last queries of a causal attention over every token so far; those before them are not asked for.
+        # The last queries of causal attention over all tokens so far; earlier queries are not needed.
         padding = q.new_zeros(*q.shape[:2], keys.shape[2] - q.shape[2], q.shape[3])
         out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale, window, softmax)
         return out[None, :, padding.shape[2] :]
@@ -234,20 +236,21 @@ def golden_for(
     sources: Mapping[int, int] = NO_SOURCES,
     rule: Rule | None = None,
 ) -> Golden:
-    """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
+    """Run eager PyTorch with the cache of this geometry, and record the golden for `sscc run --check`.
 
     Args:
-        vocabulary: token ids of the prompt run from 0 to vocabulary - 1.
-        layout: the program's weights. Those that are quantised are what they stand for in the recorded run too, so it
-            differs from the program by rounding alone.
-        prompt: tokens; without any a fixed random prompt longer than the cache, where it fits.
-        tokens: how many tokens to generate.
-        latent: the layers that cache latent rows; sources: those that read the rows of others; rule: of one's own, that
-            scores prompts (`EagerSnapStream`).
+        vocabulary: token ids of the prompt are 0 .. vocabulary - 1.
+        layout: weights of the program. Quantised weights are dequantised in the recorded run too, so it differs from
+            the program only by rounding.
+        prompt: tokens; if empty, a fixed random prompt that is longer than the cache, if it fits.
+        tokens: number of tokens to generate.
+        latent: layers that cache latent rows.
+        sources: layers that read the rows of others.
+        rule: user's rule that scores prompts (`EagerSnapStream`).
 
     Raises:
-        UsageError: the prompt and the new tokens do not fit the context, or the
-            weights of an exported program are quantised.
+        UsageError: the prompt and the new tokens do not fit the context, or the weights of an exported program are
+            quantised.
     """
     count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
     if count >= geometry.max_context:
@@ -267,7 +270,7 @@ def golden_for(
 
 
 def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> list[int]:
-    """Random tokens, a quarter more of them than the cache has rows where the context allows."""
+    """Return random tokens, a quarter more than the cache has rows if the context allows it."""
     length = min(geometry.budget + geometry.budget // 4 + 1, geometry.max_context - new_tokens)
     generator = torch.Generator().manual_seed(PROBE_SEED)
     return [int(token) for token in torch.randint(0, vocab_size, (length,), generator=generator)]

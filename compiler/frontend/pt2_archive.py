@@ -1,9 +1,9 @@
 """A `.pt2` archive as an ExportedProgram, without torch's reader of such archives, which runs code from them.
 
 `torch.export.save` writes a fixed set of members for a plain decoder: a program in JSON, and tensors as raw bytes.
-Everything else is refused. The program is rebuilt from what is recognised in its JSON (`pt2_program`), the
-tensors are views of the mapped file, and torch's deserialiser gets these objects. No member is unpickled or evaluated,
-and torch never opens the file.
+Everything else is refused. The program is rebuilt from the known parts of its JSON (`pt2_program`), the tensors are
+views of the mapped file, and torch's deserialiser gets these objects. No member is unpickled or evaluated, and torch
+never opens the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PREFIXES = {"weights": "weight_", "constants": "tensor_"}
 
 
 class Pt2Errors(ErrorKind):
-    MEMBER_UNKNOWN = UnsupportedError, "{path}: torch.export.save writes no member {name!r} of a plain decoder" + TRUST
+    MEMBER_UNKNOWN = UnsupportedError, "{path}: a plain decoder has no member {name!r} (torch.export.save)" + TRUST
     MEMBER_DIFFERS = InputError, "{path}: member {name!r} is not {expected!r}"
     MEMBER_MISSING = InputError, "{path} is not an exported program: it has no member {name!r} (torch.export.save)"
     ROOTS = InputError, "{path}: members lie in different folders, {first!r} and {second!r}"
@@ -52,7 +52,7 @@ class Pt2Errors(ErrorKind):
         "{path}: tensor {tensor!r} of sizes {sizes} and strides {strides} at {offset} goes beyond its {elements} "
         "elements"
     )
-    SYMBOLIC = InputError, "{path}: tensor {tensor!r} has a symbolic size, where it has values"
+    SYMBOLIC = InputError, "{path}: tensor {tensor!r} has a symbolic size, but a stored tensor must have a fixed one"
     TENSOR_SIZE = InputError, "{path}: member {name!r} of {bytes} bytes is not a whole number of {dtype}"
     NOT_LOADED = InputError, "{path} cannot be loaded as an exported program: {cause}"
 
@@ -75,7 +75,7 @@ def load_archive(path: Path) -> ExportedProgram:
             return ExportedProgramDeserializer().deserialize(program, tensors["weights"], tensors["constants"])
     except SsccError:
         raise
-    except Exception as error:  # torch raises SerializeError, and whatever its operators say of operands
+    except Exception as error:  # torch raises SerializeError, and any exception of its operators
         raise Pt2Errors.NOT_LOADED(path=path, cause=_reason(error)) from error
 
 
@@ -90,7 +90,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost of the errors that led to one: torch repeats the whole operation, and tracebacks, in its own."""
+    """Return the innermost cause of an error: torch's own message repeats the whole operation, and tracebacks."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)
@@ -120,7 +120,7 @@ def _check_members(archive: StoredZip) -> str:
 
 
 def _json(archive: StoredZip, name: str) -> Any:
-    """The JSON value of a member, whose size, objects and depth are bounded before it is parsed."""
+    """Return the JSON value of a member. Its size, number of objects and depth are bounded before it is parsed."""
     path, size = archive.path, archive.members[name].size
     if size > MOST_JSON_BYTES:
         raise Pt2Errors.JSON_TOO_LARGE(path=path, name=name, bytes=size, objects=0)
@@ -149,7 +149,7 @@ def _no_constant(word: str) -> None:
 
 
 def _tensors(archive: StoredZip, root: str, table: str) -> dict[str, torch.Tensor]:
-    """The weights or the constants, as views of the mapped file."""
+    """Return the weights or the constants, as views of the mapped file."""
     name = f"{root}/{_CONFIGS[table]}"
     where = _CONFIGS[table]
     reader = ProgramReader(archive.path, (), ())
@@ -173,7 +173,7 @@ def _tensors(archive: StoredZip, root: str, table: str) -> dict[str, torch.Tenso
 
 
 class _Storages:
-    """Payloads as flat tensors: parts of one private mapping of the file, or copies of those that lie askew in it."""
+    """Payloads as flat tensors: parts of one private mapping of the file, or copies of misaligned ones."""
 
     def __init__(self, archive: StoredZip, folder: str) -> None:
         self._archive = archive
@@ -204,7 +204,8 @@ class _Storages:
 
 
 def _view(path: Path, tensor: str, meta: schema.TensorMeta, flat: torch.Tensor) -> torch.Tensor:
-    """A tensor within a payload. No element may lie beyond it, nor may there be more elements than it has."""
+    """Return a tensor within a payload. No element may lie outside of it, nor may there be more elements than it has.
+    """
     sizes, strides = ([_number(path, tensor, item) for item in items] for items in (meta.sizes, meta.strides))
     offset = _number(path, tensor, meta.storage_offset)
     count, last = 1, offset

@@ -1,11 +1,11 @@
 """Symbolic sizes of a `.pt2`, by a grammar of ours: torch would give their text to `eval`.
 
-An archive has a size such as 64 * s18 as sympy's constructor calls, and this is all that is understood:
+An archive writes a size such as 64 * s18 as sympy's constructor calls. The grammar has only these:
 
     size    := Symbol('s<digits>', integer=True, positive=True, ..) | Integer(<digits>) | FUNCTION(size, size, ..)
 
-The result is built here, call by call; torch takes it as it is. Texts, nesting, numbers and powers are bounded, so
-building it is quick.
+The result is built here, call by call; torch uses it unchanged. Texts, nesting, numbers and powers are bounded, so that
+building it is fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYMBOL_FACTS = ("integer", "positive", "nonnegative")
 
 
 class NotASize(ValueError):
-    """A text that is not of the grammar; the message says why."""
+    """A text that does not follow the grammar; the message has the reason."""
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -50,7 +50,7 @@ FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "PythonMod": (2, 2, functions.PythonMod),
     "ModularIndexing": (3, 3, functions.ModularIndexing),
 }
-"""By name: the least and the most operands, and what builds it."""
+"""Minimum and maximum number of operands, and constructor, by name."""
 
 COMPARISONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "Equality": (2, 2, sympy.Eq),
@@ -66,7 +66,7 @@ def parse_size(text: str, *, truth: bool = False) -> sympy.Basic:
     """Return the expression that a text denotes: a size, or with `truth` a comparison of two.
 
     Raises:
-        NotASize: the text is not of the grammar above, or beyond its bounds.
+        NotASize: the text does not follow the grammar above, or exceeds its bounds.
     """
     if len(text) > LONGEST:
         raise NotASize(f"it has more than {LONGEST} characters")
@@ -75,10 +75,10 @@ def parse_size(text: str, *, truth: bool = False) -> sympy.Basic:
         value = parser.call(COMPARISONS, 0) if truth else parser.size(0)
     except NotASize:
         raise
-    except Exception as error:  # whatever sympy finds wrong with operands: a division by 0
+    except Exception as error:  # sympy's objections to operands, such as a division by 0
         raise NotASize(f"sympy refuses it ({type(error).__name__})") from None
     if parser.rest:
-        raise NotASize("it goes on after its end")
+        raise NotASize("it continues behind its end")
     if not truth and not value.free_symbols and not isinstance(value, sympy.Integer):
         raise NotASize("it is not a whole number")
     return value

@@ -1,6 +1,6 @@
-"""Operators that the program of a `.pt2` may call: functions of tensors and of sizes, without any other effect.
+"""Operators that the program of a `.pt2` may call: functions of tensors and of sizes, without other effects.
 
-torch resolves the name of an operator by attributes from `torch` on, and so would call whatever Python function a file
+torch resolves the name of an operator by attributes from `torch` on, and so would call any Python function that a file
 names. Here the names are data, and an operator is looked up among torch's own by its name and overload.
 """
 
@@ -52,9 +52,9 @@ remainder_ round_ rsqrt_ scatter_ scatter_add_ sigmoid_ silu_ sin_ sqrt_ square_
 tril_ triu_ unsqueeze_ zero_
 """
 ATEN = frozenset(_ATEN.split())
-"""Names of operators of ATen, with every overload that is of tensors and returns its result. Those of random numbers,
-files, devices, quantised and sparse tensors are not among them; overloads of plain lists and numbers are TorchScript's,
-and could make results of any size."""
+"""Names of operators of ATen, with every overload that takes tensors and returns its result. Operators for random
+numbers, files, devices, quantised and sparse tensors are excluded, and so are overloads of plain lists and numbers,
+which are TorchScript's and could create results of any size."""
 
 SSCC = frozenset({"attention", "short_convolution", "expert_product", "topk"})
 
@@ -70,8 +70,8 @@ ON_SIZES: dict[str, Any] = {
     "torch.sym_not": torch.sym_not,
     "torch.sym_ite": torch.sym_ite,
 }
-"""Functions of sizes, by the name that an archive has for them. Powers and shifts are left out: of numbers that a file
-chooses their results have no bound."""
+"""Functions of sizes, by their name in an archive. Powers and shifts are excluded: with numbers from a file their
+results are unbounded."""
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Higher-order operators: a graph that runs with gradients on or off, or in another dtype."""

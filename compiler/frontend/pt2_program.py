@@ -1,12 +1,12 @@
-"""The program of a `.pt2`: its JSON, read by an allowlist into the objects that torch makes an ExportedProgram of.
+"""The program of a `.pt2`: its JSON, read by an allowlist into the objects from which torch makes an ExportedProgram.
 
-Nothing of the JSON reaches torch as it is. Each object is built here from fields that are known, and what torch would
-evaluate, import or paste into Python source is made safe by its form:
+No part of the JSON reaches torch unchanged. Each object is built here from known fields, and parts that torch would
+evaluate, import or paste into Python source are made safe by their form:
 
 * operators are looked up in `pt2_operators`, symbolic sizes are parsed by `pt2_expressions`;
-* names of values become names in generated source, so they are identifiers; names of weights are dotted ones;
-* of what torch notes of an operation only its module path and source lines are kept, as plain text;
-* guards (Python source), custom objects, sample inputs and the signatures of inner modules are left out.
+* names of values become names in generated source, so they must be identifiers; names of weights are dotted ones;
+* of torch's metadata of an operation only the module path and source lines are kept, as plain text;
+* guards (Python source), custom objects, sample inputs and the signatures of inner modules are dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRUST = "; `sscc compile --trust-pt2` loads the file with torch itself, which ru
 MOST_NODES = 200_000
 MOST_SYMBOLS = 16
 MOST_BITS = 256
-"""Bits of a whole number that operations on sizes may reach."""
+"""Maximum bits of an integer that operations on sizes may reach."""
 DEEPEST_GRAPH = 4
 MOST_RANK = 16
 LONGEST_TEXT = 300
@@ -57,31 +57,31 @@ def made(kind: type[T], **value: Any) -> T:
 
 
 class Pt2ProgramKind(ErrorKind):
-    """Kinds of a program that is not of the known form; the message says how to load it all the same."""
+    """Kinds of errors for a program of an unknown form; the message says how to load it nevertheless."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UnsupportedError, "{path}: {where} " + message + TRUST)
 
 
 class Pt2ProgramErrors(Pt2ProgramKind):
-    FIELD_UNKNOWN = "has a field that is not known: {field!r}"
+    FIELD_UNKNOWN = "has an unknown field: {field!r}"
     FIELD_MISSING = "lacks the field {field!r}"
     VALUE = "is {value}, expected {expected}"
-    SIZE = "is the symbolic size {text!r}, which is not read: {reason}"
+    SIZE = "is the symbolic size {text!r}, which is not supported: {reason}"
     OPERATOR = "calls {operator!r}, which is not among the operators that a decoder may call"
     ARGUMENT = "has the argument {argument!r}, which {operator} does not have"
     KIND = "is of the kind {form!r}, which a decoder does not have"
-    NAME_UNKNOWN = "refers to {name!r}, which is not computed before"
+    NAME_UNKNOWN = "refers to {name!r}, which is not defined before"
     TOO_MANY = "has more than {limit} {things}"
     BITS = "computes whole numbers of more than {limit} bits"
 
 
 class ProgramReader:
-    """Reads the JSON value of a program.
+    """Reader of the JSON value of a program.
 
     Args:
-        path: the archive, named in errors.
-        weights, constants: names of the tensors that the archive holds.
+        path: the archive, for messages.
+        weights, constants: names of the tensors in the archive.
     """
 
     def __init__(self, path: Path, weights: Iterable[str], constants: Iterable[str]) -> None:
@@ -128,7 +128,7 @@ class ProgramReader:
     def fields(
         self, value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """The fields of an object, which are `required` and some of `optional`."""
+        """Return the fields of an object, which are `required` and some of `optional`."""
         if not isinstance(value, dict):
             raise self.wrong(where, value, "an object")
         for field in required:
@@ -153,7 +153,7 @@ class ProgramReader:
         return value
 
     def union(self, value: Any, where: str) -> tuple[str, Any]:
-        """The kind and the value of a union: an object of one field."""
+        """Return the kind and the value of a union: an object of one field."""
         if not isinstance(value, dict) or len(value) != 1:
             raise self.wrong(where, value, "an object of one field")
         return next(iter(value.items()))
@@ -186,7 +186,7 @@ class ProgramReader:
         return str(value)
 
     def name(self, value: Any, where: str) -> str:
-        """The name of a value: it becomes one in Python source that torch generates."""
+        """Return the name of a value, which becomes a name in Python source that torch generates."""
         name = self.text(value, where, _IDENTIFIER, "an identifier")
         if keyword.iskeyword(name) or name.startswith("__") or name in ("self", "torch"):
             raise self.wrong(where, value, "an identifier that Python leaves free")
@@ -196,7 +196,7 @@ class ProgramReader:
         return self.text(value, where, _DOTTED, "names joined by dots")
 
     def member(self, kind: type[T], value: Any, where: str) -> T:
-        """A member of one of torch's enums, by its number."""
+        """Return a member of one of torch's enums, by its number."""
         try:
             return kind(value) if type(value) is int else kind(None)  # type: ignore[call-arg]
         except ValueError:
@@ -217,7 +217,7 @@ class ProgramReader:
         return made(schema.SymInt, as_expr=self.expression(inner, where))
 
     def expression(self, value: Any, where: str, *, truth: bool = False) -> schema.SymExpr:
-        """A symbolic size: sympy's object in place of the text that torch would evaluate."""
+        """Return a symbolic size: a sympy object instead of the text, which torch would evaluate."""
         fields = self.fields(value, where, ("expr_str",), ("hint",))
         text = fields["expr_str"]
         if not isinstance(text, str):
@@ -329,7 +329,7 @@ class ProgramReader:
         return made(schema.SymBool, as_expr=self.expression(inner, where, truth=True))
 
     def metadata(self, value: Any, where: str) -> dict[str, str]:
-        """The module path and source lines of an operation; all else that torch notes is left out."""
+        """Return the module path and source lines of an operation; torch's other metadata is dropped."""
         fields = self.table(value, where)
         kept: dict[str, str] = {}
         trace, modules = fields.get("stack_trace"), fields.get("nn_module_stack")
@@ -406,7 +406,7 @@ class ProgramReader:
         if kind == "user_output":
             fields = self.fields(inner, where, ("arg",))
             return made(schema.OutputSpec, user_output=schema.UserOutputSpec(self.tensor_only(fields["arg"], where)))
-        if kind == "buffer_mutation":  # capture refuses it, and says why
+        if kind == "buffer_mutation":  # capture refuses it with a reason
             fields = self.fields(inner, where, ("arg", "buffer_name"))
             arg, name = self.tensor_name(fields["arg"], where), self.weight_name(fields["buffer_name"], where)
             return made(schema.OutputSpec, buffer_mutation=schema.BufferMutationSpec(arg, name))
@@ -422,7 +422,7 @@ class ProgramReader:
         return made(schema.Argument, as_tensor=self.tensor_name(inner, where))
 
     def call(self, calls: list[Any], where: str) -> schema.ModuleCallEntry:
-        """The signature of the program itself, which is the first entry; those of inner modules are left out."""
+        """Return the signature of the program itself, which is the first entry; those of inner modules are dropped."""
         if not calls:
             raise self.wrong(where, calls, "at least one entry")
         entry = self.fields(calls[0], where, ("fqn",), ("signature",))
@@ -447,7 +447,7 @@ class ProgramReader:
         )
 
     def tree(self, value: Any, where: str) -> str:
-        """A structure of tuples, lists and dictionaries, as torch has it in JSON."""
+        """Return a structure of tuples, lists and dictionaries from torch's JSON form."""
         text = self.text(value, where)
         try:
             parsed = json.loads(text)
@@ -492,7 +492,7 @@ class ProgramReader:
 
 
 def _outer_parts(text: str) -> list[str]:
-    """The parts of a text between commas that stand in no brackets."""
+    """Return the parts of a text between commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -632,7 +632,7 @@ class _Scope:
         return made(kind, as_name=self.use(inner, where, table))
 
     def result(self, value: Any, where: str) -> schema.Argument:
-        """Names that an operation defines."""
+        """Return the names that an operation defines."""
         reader = self.reader
         form, inner = reader.union(value, where)
         if form == "as_none":
@@ -660,7 +660,7 @@ class _Scope:
     def _count_bits(
         self, target: str, inputs: list[schema.NamedArgument], outputs: list[schema.Argument], where: str
     ) -> None:
-        """Bound the numbers that operations on sizes make: a product has the bits of both of its factors."""
+        """Bound the numbers that operations on sizes create: a product has the bits of both of its factors."""
         if target not in ON_SIZES:
             return
         if len(outputs) != 1 or not inputs:

@@ -1,8 +1,8 @@
-"""Checkpoints whose weights are published in 8 or 4 bits: the tensors that make up a weight, and its numbers.
+"""Checkpoints whose weights are published in 8 or 4 bits: the tensors of a weight, and its numbers.
 
 `quantised_weights` finds them by the names and shapes of the stored tensors, in the layout of the method that
-`quantization_config` names; `QuantisedSource` gives each as one tensor of f32 numbers under the name of the parameter,
-computed when it is asked for. What a program could hold as it is stored it gives as codes, too.
+`quantization_config` names; `QuantisedSource` returns each as one tensor of f32 numbers under the name of the
+parameter, computed on demand. Weights that a program can hold as stored are also returned as codes.
 
 The layouts are the published ones, of weights [N, K] with groups of g along K:
 
@@ -12,10 +12,10 @@ The layouts are the published ones, of weights [N, K] with groups of g along K:
     gptq                X.qweight i32 [K bits / 32, N], low bits first; X.qzeros i32 [K / g, N bits / 32], one less than
                         the zero point (gptq_v2: the zero point); X.scales [K / g, N]; X.g_idx i32 [K], the groups
     awq                 X.qweight i32 [K, N / 8], columns 0 2 4 6 1 3 5 7 from the low bits on; X.qzeros i32
-                        [K / g, N / 8] alike; X.scales [K / g, N]
+                        [K / g, N / 8] likewise; X.scales [K / g, N]
     compressed-tensors  X.weight_packed i32 [N, K bits / 32], low bits first, codes plus 2^(bits - 1), X.weight_shape,
-                        perhaps X.weight_zero_point i32, packed alike along N, and X.weight_g_idx; or X.weight i8 or
-                        e4m3 [N, K]; X.weight_scale [N, K / g], [N, 1], one number, or one per block; or NVFP4:
+                        optionally X.weight_zero_point i32, packed likewise along N, and X.weight_g_idx; or X.weight i8
+                        or e4m3 [N, K]; X.weight_scale [N, K / g], [N, 1], one number, or one per block; or NVFP4:
                         X.weight_packed u8 [N, K / 2], the even k in the low half of a byte, e2m1, X.weight_scale e4m3
                         [N, K / 16], X.weight_global_scale, one number that scales are divided by
     modelopt            X.weight e4m3 [N, K], X.weight_scale one number; or NVFP4: X.weight u8, X.weight_scale as above,
@@ -52,17 +52,18 @@ Held = Mapping[str, TensorInfo]
 
 WORD_BITS = 32
 LARGEST_GROUP = 128
-"""Longer groups are cut, their scale repeated: a product rounds what it multiplies by the largest number of a group."""
+"""Longer groups are cut, with their scale repeated: a product rounds its other operand by the largest number of a
+group."""
 
 _FP8 = torch.float8_e4m3fn
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # in which of the 8 places of a word each column lies
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # place of each column among the 8 of a word
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
-_MXFP4_BYTES = 16  # of a group of 32
+_MXFP4_BYTES = 16  # bytes of a group of 32
 _SCALE_DTYPES: Mapping[torch.dtype, Kind] = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 class QuantizedShapeKind(ErrorKind):
-    """Kinds of a stored tensor whose shape does not fit."""
+    """Kinds of errors for a stored tensor with a wrong shape."""
 
     def __init__(self, message: str) -> None:
         super().__init__(InputError, "{path}: tensor {tensor!r} has shape {shape}, " + message)
@@ -75,33 +76,34 @@ class QuantizedShapeErrors(QuantizedShapeKind):
     NO_BLOCK_SIZE = "and quantization_config has no weight_block_size"
     GROUP_BYTES = "expected groups of {bytes} bytes"
     GROUPS = "and {columns} columns cannot be cut into {groups} groups"
-    BITS = "and {shape_tensor!r} says {stored}, which is neither 4 nor 8 bits a weight"
+    BITS = "and {shape_tensor!r} states {stored}, which is neither 4 nor 8 bits per weight"
     SCALES = "{of!r} of shape {weight_shape} asks for [{rows}, groups] or one number"
     FP8_SCALES = "{of!r} of shape {weight_shape} asks for one number, one per row or one per block"
 
 
 class QuantizedErrors(ErrorKind):
-    NONE_STORED = InputError, "{path}: quantization_config says {method}, but no weight is stored so"
+    NONE_STORED = InputError, "{path}: quantization_config states {method}, but no weight is stored in this form"
     PART_MISSING = InputError, "{path} lacks tensor {tensor!r}, a part of a quantized weight"
     DTYPE = InputError, "{path}: tensor {tensor!r} is {dtype}, expected one of {expected}"
     BLOCK_SIZE = InputError, "quantization_config: weight_block_size is {value}, expected two positive numbers"
     BITS = InputError, "quantization_config: bits is {bits!r}, expected 4 or 8"
     NUMBER_NOT_FINITE = InputError, "tensor {tensor!r} holds a number that is not finite"
     SCALE_NOT_FINITE = InputError, "tensor {tensor!r} holds a scale that is not finite"
-    EXPONENT = InputError, "tensor {tensor!r} holds 255, an exponent that stands for no number"
+    EXPONENT = InputError, "tensor {tensor!r} holds 255, the exponent that marks NaN"
     GROUP = InputError, "tensor {tensor!r} names a group beyond its {groups} groups"
 
 
 @dataclass(frozen=True)
 class QuantisedWeight:
-    """A weight that several stored tensors make up.
+    """A weight that is stored as several tensors.
 
     Attributes:
-        shape: of its numbers. parts: the names of the stored tensors.
-        numbers: computes them, f32 of the shape.
-        stored: reads the parts of `form.format`; None where the form has no format.
+        shape: shape of the weight.
+        parts: names of the stored tensors.
+        numbers: computes the weight, f32 of the shape.
+        stored: reads the parts of `form.format`; None if the form has no format.
 
-    Both raise InputError naming a stored tensor whose contents cannot be.
+    Both raise InputError naming a stored tensor with invalid contents.
     """
 
     shape: tuple[int, ...]
@@ -112,7 +114,7 @@ class QuantisedWeight:
 
 
 class QuantisedSource(TensorSource):
-    """A source in which weights are stored in parts: each of them is one tensor here, all others are as they were."""
+    """A source in which weights are stored in parts: each of them appears as one tensor, all others are unchanged."""
 
     def __init__(self, source: TensorSource, weights: Mapping[str, QuantisedWeight]) -> None:
         self._source = source
@@ -141,19 +143,20 @@ class QuantisedSource(TensorSource):
         return weight.stored(self._source.tensor)
 
     def update_digest(self, digest: hashlib._Hash) -> None:
-        """Feeds what is stored: computing numbers would only take time."""
+        """Feed the stored tensors, to avoid computing numbers."""
         self._source.update_digest(digest)
 
 
 def quantised_weights(source: TensorSource, fields: Mapping[str, Any], origin: str) -> dict[str, QuantisedWeight]:
-    """The weights of a source that are stored in parts, by the names of their parameters.
+    """Return the weights of a source that are stored in parts, by the names of their parameters.
 
     Args:
-        fields: a `quantization_config` that `check_quantization` let pass.
+        fields: a `quantization_config` that `check_quantization` has accepted.
 
     Raises:
-        InputError: a part is missing, or has another shape or dtype than the others ask for; or no weight is stored so.
-        UnsupportedError: a layout of the method that is not read.
+        InputError: a part is missing, or its shape or dtype does not fit the others; or no weight is stored in this
+            form.
+        UnsupportedError: an unsupported layout of the method.
     """
     held = source.names()
     finder = _FINDERS[fields["quant_method"]]
@@ -164,18 +167,18 @@ def quantised_weights(source: TensorSource, fields: Mapping[str, Any], origin: s
 
 
 class _Parts:
-    """The stored tensors, asked for with the shape and the dtype that they must have."""
+    """Access to stored tensors that must have a given shape and dtype."""
 
     def __init__(self, held: Held, origin: str) -> None:
         self.held = held
         self._origin = origin
 
     def ending(self, suffix: str) -> list[str]:
-        """The names without this ending of the tensors that have it."""
+        """Return the names of the tensors with this ending, without it."""
         return sorted(name.removesuffix(suffix) for name in self.held if name.endswith(suffix))
 
     def shape(self, name: str, dtypes: tuple[torch.dtype, ...], rank: int | None = None) -> tuple[int, ...]:
-        """The shape of a stored tensor that must be there. Raises InputError."""
+        """Return the shape of a required stored tensor. Raises InputError."""
         if name not in self.held:
             raise QuantizedErrors.PART_MISSING(path=self._origin, tensor=name)
         shape, dtype = self.held[name]
@@ -233,7 +236,7 @@ def _scaled_floats(
     words = f"fp8 with a scale for every {block[0]} x {block[1]}"
     matrix = (shape[0], shape[1])
     numbers = partial(_scaled_numbers, weight, scale, matrix, block)
-    # A group may not reach over the end of a block.
+    # A group may not extend beyond the end of a block.
     length = matrix[1] if block[1] >= matrix[1] else gcd(matrix[1], block[1])
     group = next((size for size in (LARGEST_GROUP, 64, 32, 16, 8) if length % size == 0), None)
     if group is None:
@@ -268,7 +271,7 @@ def _scaled_numbers(
 ) -> torch.Tensor:
     values = read(weight).to(torch.float32)
     scales = _finite(scale, read).to(torch.float32).reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
-    for number, first in enumerate(range(0, shape[1], block[1])):  # no copy of the scales is as large as the weight
+    for number, first in enumerate(range(0, shape[1], block[1])):  # avoids a copy of the scales as large as the weight
         band = scales[:, number].repeat_interleave(block[0])[: shape[0]]
         values[:, first : first + block[1]] *= band[:, None]
     return values
@@ -319,11 +322,12 @@ def _mxfp4_numbers(blocks: str, scales: str, shape: tuple[int, int, int], read: 
 
 @dataclass(frozen=True)
 class _Codes:
-    """Integers from 0 to 2^bits - 1, and what makes numbers of them.
+    """Integers from 0 to 2^bits - 1, with scales and zero points.
 
     Attributes:
-        values: u8 [N, K]. scales: [N, groups] of a floating dtype.
-        zeros: integers [N, groups], what stands for zero in units of the values; None for 2^(bits - 1).
+        values: u8 [N, K].
+        scales: [N, groups] of a floating dtype.
+        zeros: integers [N, groups], the code of zero; None for 2^(bits - 1).
     """
 
     values: torch.Tensor
@@ -343,11 +347,11 @@ def _integer_weight(
     index: _Index | None,
     unpack: Callable[[Read], _Codes],
 ) -> QuantisedWeight:
-    """A weight of codes.
+    """Return a weight of codes.
 
     Args:
-        groups: along K.
-        index: says of which group each column is; None where groups lie side by side.
+        groups: number of groups along K.
+        index: group of each column; None if groups are contiguous.
         unpack: reads the codes, which are from 0 to 2^bits - 1.
     """
     group = shape[1] // groups
@@ -368,10 +372,10 @@ def _integer_weight(
 
 @dataclass(frozen=True)
 class _Index:
-    """A stored tensor that says of which group each column is, where the columns of a group do not lie side by side.
+    """A stored tensor with the group of each column, if the columns of a group are not adjacent.
 
     Attributes:
-        is_even: every group has the same number of columns.
+        is_even: True if every group has the same number of columns.
     """
 
     tensor: str
@@ -393,7 +397,7 @@ def _index(parts: _Parts, tensor: str, k: int, groups: int, read: Read) -> _Inde
 def _integer_numbers(
     shape: tuple[int, int], groups: int, bits: int, index: _Index | None, unpack: Callable[[Read], _Codes], read: Read
 ) -> torch.Tensor:
-    """(code - zero point) * scale, f32."""
+    """Return (code - zero point) * scale, in f32."""
     codes = unpack(read)
     numbers = codes.values.to(torch.float32)
     scales = codes.scales.to(torch.float32)
@@ -406,7 +410,7 @@ def _integer_numbers(
     of_column = read(index.tensor).to(torch.int64)
     if bool(((of_column < 0) | (of_column >= groups)).any()):
         raise QuantizedErrors.GROUP(tensor=index.tensor, groups=groups)
-    for group in range(groups):  # what is gathered for all columns at once would be as large as the weight
+    for group in range(groups):  # gathering for all columns at once would take as much memory as the weight
         columns = of_column == group
         numbers[:, columns] = (numbers[:, columns] - zeros[:, group, None]) * scales[:, group, None]
     return numbers
@@ -415,8 +419,8 @@ def _integer_numbers(
 def _kept_codes(
     held: GroupFormat, times: int, unpack: Callable[[Read], _Codes], index: _Index | None, read: Read
 ) -> Parts:
-    """Return codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits; with an index, groups
-    side by side."""
+    """Return codes in a program's form: from -h on with 8 bits, two in a byte with 4 bits; with an index, groups are
+    made contiguous."""
     codes = unpack(read)
     order = None if index is None else read(index.tensor).argsort(stable=True)
     values = (codes.values if order is None else codes.values[:, order]).numpy().view(np.uint8)
@@ -459,9 +463,10 @@ def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
 
 
 def _groups(parts: _Parts, names: Sequence[str], k: int, n: int, zero_words: int) -> int:
-    """Groups of the K rows of a weight [K, N] that is stored as codes, zero points and scales, in this order.
+    """Return the number of groups of a weight [K, N] that is stored as codes, zero points and scales, named in this
+    order.
 
-    Raises InputError where zero points [groups, zero_words] or scales [groups, N] do not fit to it.
+    Raises InputError if zero points [groups, zero_words] or scales [groups, N] do not fit.
     """
     weight, zeros, scales = names
     groups, _ = parts.shape(scales, tuple(_SCALE_DTYPES), 2)
@@ -538,7 +543,7 @@ def _find_modelopt(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Foun
 
 
 def _nvfp4_weight(parts: _Parts, stem: str, packed: str, whole: str, *, divides: bool) -> QuantisedWeight:
-    """A weight of NVFP4, `whole` being the scale of the whole weight, or with `divides` the inverse of that."""
+    """Return a weight of NVFP4. `whole` is the scale of the whole weight, or with `divides` its inverse."""
     scale = f"{stem}.weight_scale"
     n, half = parts.shape(packed, (torch.uint8,), 2)
     shape = (n, 2 * half)
@@ -665,7 +670,7 @@ def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> Qu
 
 
 def _block_sides(fields: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Sides of blocks that the groups of a compressed-tensors config name."""
+    """Return the sides of blocks that the groups of a compressed-tensors config name."""
     groups = fields.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -678,8 +683,8 @@ def _block_sides(fields: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Words of i32 [rows, columns], low bits first, as u8 [rows, columns * 32 / bits]."""
-    raw = words.contiguous().view(torch.uint8)  # bytes of a word follow each other from the low bits on
+    """Return words of i32 [rows, columns], low bits first, as u8 [rows, columns * 32 / bits]."""
+    raw = words.contiguous().view(torch.uint8)  # bytes of a word are in order from the low bits on
     return raw if bits == 8 else _nibbles(raw)
 
 
@@ -689,7 +694,7 @@ def _nibbles(raw: torch.Tensor) -> torch.Tensor:
 
 
 def _finite(name: str, read: Read) -> torch.Tensor:
-    """Scales. Raises InputError where one is no finite number."""
+    """Return scales. Raises InputError if one is not finite."""
     return _finite_number(name, read(name))
 
 

@@ -1,10 +1,9 @@
-"""What `quantization_config` of a config.json says about the weights beside it: a method and its fields.
+"""The `quantization_config` of a config.json: a method and its fields.
 
-A field that is known is honoured, or is listed as one that changes no weight. Any other is refused by its name, with
-the method: whoever ignores a field may read other numbers than were meant. Fields without a value (null, false, empty)
-ask for nothing.
+A known field is honoured, or is listed as one that changes no weight. Any other field is refused by name, with the
+method: ignoring it might read other numbers than intended. Fields without a value (null, false, empty) are ignored.
 
-Activations, which some methods round while a model runs, are not rounded here: weights are what a checkpoint holds.
+Activations, which some methods round while a model runs, are not rounded here: a checkpoint defines weights only.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ _HARMLESS: Mapping[str, str] = {
     MODELOPT: "config_groups ignore exclude_modules group_size kv_cache_scheme kv_cache_quant_algo producer "
     "quantized_layers",
 }
-"""Fields that say what the tensors say as well, or how the weights were made or are multiplied elsewhere."""
+"""Fields whose information is also in the tensors, or that describe how the weights were made or are multiplied
+elsewhere."""
 
 _VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    FP8: {"fmt": ("e4m3", "float8_e4m3fn")},  # DeepSeek's name, and MiniMax's for the same
+    FP8: {"fmt": ("e4m3", "float8_e4m3fn")},  # DeepSeek's name, and MiniMax's
     MXFP4: {},
     GPTQ: {"bits": (4, 8), "checkpoint_format": ("gptq", "gptq_v2"), "pack_dtype": ("int32",), "format": ("gptq",)},
     AWQ: {"bits": (4,), "version": ("gemm", "GEMM"), "zero_point": (True,), "format": ("gemm",), "backend": ("gemm",)},
@@ -46,41 +46,42 @@ _VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
     MODELOPT: {"quant_algo": ("FP8", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION")},
 }
-"""Fields that have to have one of these values, where they are there."""
+"""Fields that must have one of these values if they are present."""
 
 _FREE: Mapping[str, tuple[str, ...]] = {FP8: ("weight_block_size",)}
-"""Fields that the reading of tensors honours, and checks."""
+"""Fields that the reading of tensors honours and checks."""
 
 
 class QuantizationConfigErrors(ErrorKind):
     NO_METHOD = InputError, "{origin}: quantization_config names no quant_method"
     UNKNOWN_METHOD = (
         UnsupportedError,
-        "{origin}: the weights are quantized by quant_method {method!r}{hint}, and sscc reads {known}: dequantize "
+        "{origin}: the weights are quantized by quant_method {method!r}{hint}, but sscc supports only {known}: "
+        "dequantize "
         "them to f32, f16 or bf16 and remove quantization_config",
     )
     OTHER_VALUE = (
         UnsupportedError,
-        "{origin}: quant_method {method!r} with {field} = {value:.80} is not read, {field} must be one of {known}",
+        "{origin}: quant_method {method!r} with {field} = {value:.80} is not supported, {field} must be one of {known}",
     )
     UNKNOWN_FIELD = (
         UnsupportedError,
-        "{origin}: quant_method {method!r} with the field {field} = {value:.80} is not known: its effect on the "
-        "weights would be lost",
+        "{origin}: quant_method {method!r} has the unknown field {field} = {value:.80}, whose effect on the weights "
+        "would be lost",
     )
 
 
 def check_quantization(fields: Mapping[str, Any], origin: str) -> str:
-    """The method of a `quantization_config`, one whose weights can be read.
+    """Return the method of a `quantization_config` whose weights can be read.
 
     Raises:
         InputError: it names no method.
-        UnsupportedError: another method, or a field of it that would not be honoured.
+        UnsupportedError: an unsupported method, or a field that would not be honoured.
     """
     method = fields.get("quant_method")
     if not isinstance(method, str) or not method:
         if fields.get("load_in_4bit") or fields.get("load_in_8bit"):
-            method = "bitsandbytes"  # its older configs do not name it
+            method = "bitsandbytes"  # older configs do not name it
         else:
             raise QuantizationConfigErrors.NO_METHOD(origin=origin)
     if method not in _HARMLESS:
@@ -96,7 +97,7 @@ def check_quantization(fields: Mapping[str, Any], origin: str) -> str:
                 origin=origin, method=method, field=name, value=repr(value), known=list(listed)
             )
         if name == "sparsity_config" and isinstance(value, Mapping) and value.get("format") == "dense":
-            continue  # sparse in the making of the weights, and stored whole
+            continue  # the weights were made sparse, but are stored dense
         if name not in harmless and value not in (None, False, "", [], {}):
             raise QuantizationConfigErrors.UNKNOWN_FIELD(origin=origin, method=method, field=name, value=repr(value))
     return method

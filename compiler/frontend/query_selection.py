@@ -1,19 +1,19 @@
 """Selection by query in plain torch: the readable definition of the second cache policy.
 
-Every position's K and V stay, in a slow memory. A fast one holds a landmark of each key in a few bits, and sinks and
-ring as SnapStream has them. In every step each KV head chooses the `topk` rows that its query wants most, judging by
-landmarks, and attends to sinks, ring and these::
+Every position's K and V stay, in slow memory. Fast memory holds a landmark of each key in a few bits, and sinks and
+ring as in SnapStream. In every step each KV head selects the `topk` rows with the highest weights for its query,
+estimated by landmarks, and attends to sinks, ring and these::
 
     positions:   0 .. sink-1 | sink ............. n-recent-1 | n-recent .. n-1
                  sinks       | candidates, by landmarks      | ring
 
-Landmarks of every token, in about two bits, are arXiv 2604.08426's; rotating them first is QuIP#'s (arXiv 2402.04396);
-their levels are Lloyd's and Max's for a Gaussian. That sinks and ring take part in the softmax which candidates are
-judged by is ours: without them a head that looks at a sink would vote as loudly as one that searches.
+Landmarks of every token, in about two bits, are from arXiv 2604.08426; rotating them first is from QuIP# (arXiv
+2402.04396); their levels are the Lloyd-Max quantiser's for a Gaussian. Including sinks and ring in the softmax over
+candidates is ours: without them a head that attends to a sink would have as much influence as one that searches.
 
-Everything here is written for reading, and vectorised over sequences, heads and rows. `sscc.ir.landmarks` has the
-same arithmetic for interpreters; no code is shared, and tests compare them. Notation: B sequences, H query heads, Hkv
-KV heads, D head width (Dv for values), T rows of a store, of which the first n of each sequence are live, the current
+The code is written for readability, vectorised over sequences, heads and rows. `sscc.ir.landmarks` has the same
+arithmetic for interpreters; no code is shared, and tests compare them. Notation: B sequences, H query heads, Hkv KV
+heads, D head width (Dv for values), T rows of a store, of which the first n of each sequence are live, the current
 position included. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding.
 """
 
@@ -36,13 +36,14 @@ LEVELS = {
     2: torch.tensor([-10, -3, 3, 10]),
     4: torch.arange(-15, 16, 2),
 }
-"""The integers that a number of a rotated key may become. Their places in this order are their codes."""
+"""Integer levels of the numbers of a rotated key. Their indices in this order are their codes."""
 STEPS = {1: 0.7979, 2: 0.151, 4: 0.1676}
-"""What 1 stands for, in units of the key's scale."""
+"""Value of level 1, in units of the key's scale."""
 
 
 def rotate(x: Tensor) -> Tensor:
-    """[.., D] times the normalised Hadamard matrix, on blocks of the largest power of two that divides D: [.., D] f32.
+    """Return [.., D] times the normalised Hadamard matrix, on blocks of the largest power of two that divides D: [..,
+    D] f32.
 
     The matrix is Sylvester's. It is applied as butterflies, from neighbours to the widest distance, and divided by the
     square root of the block last, all in f32; the order is part of the definition, since codes depend on the rounding.
@@ -58,11 +59,11 @@ def rotate(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Landmarks:
-    """What is kept of keys to choose by.
+    """Landmarks of keys, by which rows are selected.
 
     Attributes:
-        levels: [.., D] i8, the integers; for 16 bits the keys themselves, as they are stored.
-        scale: [..] f32, each a number of bf16; for 16 bits 1.
+        levels: [.., D] i8, the integers; for 16 bits the keys themselves, as stored.
+        scale: [..] f32, rounded to bf16; for 16 bits 1.
         bits: 1, 2, 4 or 16.
     """
 
@@ -72,12 +73,12 @@ class Landmarks:
 
 
 def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
-    """Landmarks of keys [.., D], which are the model's own, before a store rounds them; of 16 bits they are these.
+    """Return the landmarks of keys [.., D] of the model, before a store rounds them; landmarks of 16 bits are the keys.
 
     The scale is the root mean square of the rotated key (summed in f64), rounded to f32 and to bf16; below the smallest
-    normal f32 it is 0. A number takes the nearest level: its magnitude is compared, in f32, with what lies halfway
-    between two levels, and on the middle it takes the smaller magnitude. Numbers that are 0, and all where the scale is
-    0, take the smallest level above 0.
+    normal f32 it is 0. A number gets the nearest level: its magnitude is compared, in f32, with the midpoint between
+    two levels, and on the midpoint it gets the smaller magnitude. Numbers that are 0, and all numbers if the scale is
+    0, get the smallest level above 0.
     """
     if bits == PLAIN_BITS:
         return Landmarks(keys, torch.ones(keys.shape[:-1]), bits)
@@ -94,22 +95,22 @@ def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
 
 
 def pack(levels: Tensor, bits: int) -> Tensor:
-    """Levels [.., D] as bytes [.., D * bits / 8] u8; the first number's code has the lowest bits of the first byte."""
+    """Return levels [.., D] as bytes [.., D * bits / 8] u8; the first number's code has the lowest bits of the first
+    byte."""
     codes = torch.searchsorted(LEVELS[bits], levels.to(torch.int64)).reshape(*levels.shape[:-1], -1, 8 // bits)
     return (codes << torch.arange(0, 8, bits)).sum(-1).to(torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
-    """Bytes [.., D * bits / 8] u8 as levels [.., D] i8."""
+    """Return bytes [.., D * bits / 8] u8 as levels [.., D] i8."""
     codes = (packed.to(torch.int64)[..., None] >> torch.arange(0, 8, bits)) % 2**bits
     return LEVELS[bits][codes.flatten(-2)].to(torch.int8)
 
 
 def int8_query(queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotated queries as codes and scales: ([.., D] f32 integers of -127 .. 127, [..] f32).
+    """Return rotated queries as codes and scales: ([.., D] f32 integers of -127 .. 127, [..] f32).
 
-    The scale is the largest magnitude / 127; codes are rounded half to even. All of it as `algorithm.stored` encodes a
-    row.
+    The scale is the largest magnitude / 127; codes are rounded half to even, as `algorithm.stored` encodes a row.
     """
     x = rotate(queries)
     scale = x.abs().amax(-1) * torch.tensor(1 / 127, dtype=torch.float32)
@@ -122,11 +123,13 @@ def int8_query(queries: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float, softmax: Softmax = PLAIN) -> Tensor:
-    """What each query head's logits are about, by landmarks: [B, H, D] and rows [B, Hkv, T] to [B, Hkv, G, T] f32.
+    """Return the approximate logits of each query head, by landmarks: [B, H, D] and rows [B, Hkv, T] to [B, Hkv, G, T]
+    f32.
 
     The dot product of the int8 query and the levels is an exact integer (below 2 ** 24, so f32 products have no
     rounding in any order). The logit is `(dot * s) * ((query scale * step) * scale)`, each product rounded to f32,
-    and capped where the model caps its scores: the order of rows stays, but heads are summed.
+    and capped if the model caps its scores: this keeps the order of rows in a head, but matters because heads are
+    averaged.
     """
     if landmarks.bits == PLAIN_BITS:
         return exact_logits(q, landmarks.levels, scale, softmax)
@@ -137,7 +140,7 @@ def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float, softmax: Soft
 
 
 def exact_logits(q: Tensor, keys: Tensor, scale: float, softmax: Softmax = PLAIN) -> Tensor:
-    """The logits of attention: [B, H, D] and keys [B, Hkv, T, D] to [B, Hkv, G, T] f32."""
+    """Return the logits of attention: [B, H, D] and keys [B, Hkv, T, D] to [B, Hkv, G, T] f32."""
     products = _grouped(q, keys.shape[1]).to(torch.float32) @ keys.to(torch.float32).transpose(-1, -2) * scale
     return softmax.scores(products)
 
@@ -145,22 +148,22 @@ def exact_logits(q: Tensor, keys: Tensor, scale: float, softmax: Softmax = PLAIN
 def masses(
     q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry, softmax: Softmax = PLAIN
 ) -> Tensor:
-    """How much each KV head wants each candidate: the mean over its query heads of one softmax per head.
+    """Return the weight of each candidate for each KV head: the mean over its query heads of one softmax per head.
 
-    The softmax runs over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which
+    The softmax is over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which
     attention computes anyway. Learned sinks take part in it.
 
     Args:
         q: [B, H, D], of the current position.
-        keys: [B, Hkv, T, D], as they are stored; only those of sinks and ring are looked at.
-        landmarks: of T keys.
+        keys: [B, Hkv, T, D], as stored; only those of sinks and ring are read.
+        landmarks: landmarks of T keys.
         live: [B] i64, n of each sequence.
         scale: factor on the dot products.
         g: cache geometry.
-        softmax: how the products become weights.
+        softmax: conversion of the products to weights.
 
     Returns:
-        [B, Hkv, T] f32; -1 where a position is no candidate. Candidates are `sink <= t < n - recent`.
+        [B, Hkv, T] f32; -1 for a position that is not a candidate. Candidates are `sink <= t < n - recent`.
     """
     position, n = torch.arange(keys.shape[2]), live[:, None]
     candidate = (position >= g.sink) & (position < n - g.recent)
@@ -173,29 +176,31 @@ def masses(
 
 
 def choose(weights: Tensor, g: Geometry) -> Tensor:
-    """The candidates that a step attends to: the `topk` of most weight, of equal ones the lower position.
+    """Return the candidates that a step attends to: the `topk` with the largest weights, ties to the lower position.
 
     Args:
-        weights: [B, Hkv, T] from `wanted`.
+        weights: [B, Hkv, T] from `masses`.
         g: cache geometry.
 
     Returns:
-        [B, Hkv, topk] i64: positions in ascending order, then -1 as padding where there are fewer candidates.
+        [B, Hkv, topk] i64: positions in ascending order, then -1 as padding if there are fewer candidates.
     """
     return _largest(weights, g.topk)
 
 
 def fetch_rows(resident: Tensor, weights: Tensor, limit: int, g: Geometry) -> Tensor:
-    """The rows that a step attends to where it may bring only so many from the slow memory: the resident set after it.
+    """Return the rows that a step attends to if it may fetch a limited number of rows from slow memory: the resident
+    set after the step.
 
-    Of the rows that it would choose and lacks it fetches the `limit` of most weight. They take empty places, then those
-    of resident rows that it would not choose, of least weight first, of equal ones the higher position first.
+    Of the rows that it would select and that are not resident, it fetches the `limit` rows with the largest weights.
+    They take free places, then those of resident rows that it would not select, smallest weight first, ties to the
+    higher position.
 
     Args:
-        resident: [B, Hkv, topk] i64, positions in ascending order, -1 where a place is empty: what the step before
-            left, at first what the last query of the prompt chooses.
-        weights: [B, Hkv, T] from `wanted`.
-        limit: rows to fetch for a KV head, at least 1; with topk this is `choose`.
+        resident: [B, Hkv, topk] i64, positions in ascending order, -1 for a free place: the result of the previous
+            step, initially the selection of the prompt's last query.
+        weights: [B, Hkv, T] from `masses`.
+        limit: maximum number of rows to fetch per KV head, at least 1; with topk this is `choose`.
         g: cache geometry.
 
     Returns:
@@ -203,14 +208,14 @@ def fetch_rows(resident: Tensor, weights: Tensor, limit: int, g: Geometry) -> Te
     """
     held, chosen = (_among(positions, weights.shape[2]) for positions in (resident, choose(weights, g)))
     fetched = _among(_largest(torch.where(chosen & ~held, weights, -1.0), limit), weights.shape[2])
-    # No weight is above 1, so what is chosen stands before what only happens to be there.
+    # No weight is above 1, so selected rows precede rows that merely are resident.
     stays = torch.where(chosen & held | fetched, weights + 2, torch.where(held, weights, -1.0))
     return _largest(stays, g.topk)
 
 
 def _largest(weights: Tensor, count: int) -> Tensor:
-    """Where the `count` largest of [B, Hkv, T] are, of equal ones the first: [B, Hkv, count] i64, ascending, then -1 in
-    the place of those below 0."""
+    """Return the indices of the `count` largest of [B, Hkv, T], ties to the first: [B, Hkv, count] i64, ascending, with
+    -1 in place of negative ones."""
     end = weights.shape[2]
     order = weights.sort(dim=2, descending=True, stable=True).indices[:, :, :count]
     positions = torch.where(weights.gather(2, order) < 0, end, order).sort(dim=2).values
@@ -219,7 +224,7 @@ def _largest(weights: Tensor, count: int) -> Tensor:
 
 
 def _among(positions: Tensor, count: int) -> Tensor:
-    """Positions [B, Hkv, k], -1 for none, as a mask [B, Hkv, count]."""
+    """Return positions [B, Hkv, k], -1 for none, as a mask [B, Hkv, count]."""
     mask = torch.zeros(*positions.shape[:2], count + 1, dtype=torch.bool)
     return mask.scatter(2, torch.where(positions < 0, count, positions), True)[:, :, :count]
 
@@ -231,18 +236,19 @@ def query_attention(
     q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, live: Tensor, scale: float, g: Geometry,
     softmax: Softmax = PLAIN,
 ) -> Tensor:  # fmt: skip
-    """Attention of one position over sinks, ring and the chosen rows, in this order.
+    """Attention of one position over sinks, ring and the selected rows, in this order.
 
-    With `n <= sink + recent` it is SnapStream bit for bit, and with `n <= budget` full attention within rounding.
+    With `n <= sink + recent` it equals SnapStream bit for bit, and with `n <= budget` full attention up to rounding.
 
     Args:
         q: [B, H, D].
-        keys: [B, Hkv, T, D], values: [B, Hkv, T, Dv], as they are stored.
+        keys: [B, Hkv, T, D], as stored.
+        values: [B, Hkv, T, Dv], as stored.
         chosen: [B, Hkv, topk] i64 from `choose`.
         live: [B] i64, n of each sequence, at least 1.
         scale: factor on the dot products.
         g: cache geometry.
-        softmax: how the products become weights.
+        softmax: conversion of the products to weights.
 
     Returns:
         [B, H, Dv] of q's dtype.
@@ -257,11 +263,11 @@ def query_attention(
 
 
 def near_positions(n: int, kv_heads: int, g: Geometry) -> Tensor:
-    """The positions of sinks and ring once `n` are there: [Hkv, SR] i64, -1 where a row is empty."""
+    """Return the positions in sinks and ring after `n` positions: [Hkv, SR] i64, -1 for an empty row."""
     ring = replace(g, topk=0, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0, fetch=None)
     return algorithm.row_positions(torch.empty(kv_heads, 0, dtype=torch.int64), n, ring)
 
 
 def _grouped(q: Tensor, kv_heads: int) -> Tensor:
-    """[B, H, D] as [B, Hkv, G, D]."""
+    """Return [B, H, D] as [B, Hkv, G, D]."""
     return q.reshape(q.shape[0], kv_heads, -1, q.shape[-1])

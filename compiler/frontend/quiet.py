@@ -1,4 +1,4 @@
-"""Keeps libraries from printing warnings, and shortens their errors to the one line that sscc prints."""
+"""Suppression of libraries' warnings, and one-line forms of their errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silences torch's and transformers' warnings, and the tracebacks that torch logs before it raises: our error says
-    the same.
+    """Silence torch's and transformers' warnings, and the tracebacks that torch logs before it raises: our errors have
+    the same information.
 
     torch gives its loggers handlers of their own, so a level on the root would not reach them. Each change of a level
     clears the cached levels of all loggers, so existing loggers are disabled, and levels are set for later ones.
@@ -35,6 +35,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a library's error on one line, without torch's advice; its class where it says nothing."""
+    """Return the message of a library's error on one line, without torch's advice; the name of its class if it is
+    empty."""
     text = " ".join(str(error).split()).split(". This is an internal")[0]
     return text[:300] or type(error).__name__

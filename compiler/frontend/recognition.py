@@ -1,25 +1,26 @@
-"""Attention that a model writes out: a product of queries and keys, a scale, a softmax, a product with values.
+"""Recognition of attention in a model's own code: a product of queries and keys, a scale, a softmax, a product with
+values.
 
 Older classes of transformers do not call its attention interface. While such a model runs, every torch function that it
-calls is looked at, and where these follow one another the last one is replaced by `sscc::attention`, with the queries,
-keys, values and the scale that were seen. It is the same when the model is exported and when it is run, so that the
-probe compares what is compiled with the untouched model.
+calls is inspected; when these form attention, the last one is replaced by `sscc::attention`, with the queries, keys,
+values and the scale that were found. This works in the same way when the model is exported and when it is run, so that
+the probe compares the program to be compiled with the untouched model.
 
-Only these steps are known: numbers that scale, conversions of type and shape, dropout that does nothing, masks, and a
-bias that grows with the position of the key. Masks and biases must be values that the model computes from numbers of
-its own (`known_values`): the mask that transformers makes, in whose place the model gets none, or zeros; one of the
-model's own, which must be causal, within a window or not; and ALiBi (arXiv 2108.12409). What these are does not show in
-a decode step of one token, so the model first runs once without any weights, over as many tokens as its masks have. A
-score that anything else is done to (another bias, a cap) is attention no longer, and the model is refused because it
-calls no operator.
+Only these steps are known: numbers that scale, conversions of type and shape, dropout without effect, masks, and a bias
+that is linear in the key's position. Masks and biases must be values that the model computes from constants
+(`known_values`): the mask that transformers makes, in place of which the model gets none, or zeros; a mask of the
+model's own, which must be causal, with or without a window; and ALiBi (arXiv 2108.12409). A decode step of one token
+does not show which of these a value is, so the model first runs once without weights, over as many tokens as its masks
+have. Scores with any other operation (another bias, a cap) are not recognised, and the model is refused because it does
+not call the operator.
 
-ALiBi adds `slope[h] * t` to the scores of head h at the key of position t; that it is relative to the query's position
-in the paper is a constant of each softmax. It is computed by columns that queries and keys get beyond their own:
+ALiBi adds `slope[h] * t` to the scores of head h at the key of position t. In the paper it is relative to the query's
+position, but this is a constant of each softmax. It is computed by additional columns of queries and keys:
 
     q'[h] = [q[h] | slope[h] / scale]      k'[t] = [k[t] | t]      scale q'[h] . k'[t] = scale q[h] . k[t] + slope[h] t
 
-so that nothing behind the capture knows of it, and a cache keeps rows of a few numbers more. In bf16, which keeps 8
-bits, t is two columns, of its multiple of 256 and of the rest, and each slope two numbers that sum to it.
+so that only the capture deals with it, and a cache keeps rows that are a few numbers longer. In bf16, which keeps 8
+bits, t is two columns, its multiple of 256 and the rest, and each slope two numbers that sum to it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from sscc.compiler.frontend.operator import IMPLEMENTATION, bounded_window, stat
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError
 
 WRITTEN_OUT = "sscc_written_out"
-"""The attention implementation of models that add a mask without asking whether there is one: they get zeros."""
+"""Attention implementation of models that add a mask without checking for None: they get zeros."""
 IMPLEMENTATIONS = (IMPLEMENTATION, WRITTEN_OUT)
-"""With these a model calls our operator."""
+"""Attention implementations with which a model calls our operator."""
 POSITION_COLUMNS = "attention_position_columns"
-"""The buffer [1, H, 1, columns] of a model with ALiBi: what queries get beyond their own numbers."""
+"""Buffer [1, H, 1, columns] of a model with ALiBi: the additional columns of queries."""
 
 PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
 SHAPES = frozenset({"view", "reshape", "contiguous"})
@@ -54,39 +55,39 @@ MULTIPLICATIONS = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__"})
 SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 HEADS_OF_ALL = (None, None, slice(None), slice(None))
 HEADS_OF_EACH = (slice(None), None)
-"""How rows [s, D] of positions get dimensions for sequences and heads, and how rows [b, s, D] get them."""
+"""Indices that give rows [s, D] of positions dimensions for sequences and heads, and rows [b, s, D] one for heads."""
 READINGS = frozenset({"__bool__", "__contains__", "__float__", "__int__", "item", "tolist"})
 FILLS = frozenset({"masked_fill", "masked_fill_"})
 
 MASKED = -1e4
-"""A score that is lowered to this or below, or by as much, is masked."""
+"""A score that is lowered to this or below, or by this much, is masked."""
 LINEAR = 1e-5
-"""How far a bias may be from a straight line, of its largest number."""
+"""Maximum deviation of a bias from a straight line, relative to its largest number."""
 DIGIT = 256
-"""What a column of positions counts to: bf16 has every whole number up to here."""
+"""Range of one column of positions: bf16 has every integer up to here."""
 
 
 class RecognitionErrors(ErrorKind):
     LOST_SCORES = (
         UnsupportedError,
-        "the scores of layer {layer} go through {operator} with what is no scale, causal mask or ALiBi",
+        "the scores of layer {layer} are changed by {operator}, which is not a scale, a causal mask or ALiBi",
     )
     NO_POSITIONS = UnsupportedError, "a model with ALiBi must be given position_ids: its keys carry their positions"
     TOO_MANY_POSITIONS = (
         UnsupportedError,
-        "ALiBi over {positions} positions in {dtype}, which can tell only {most} apart: lower --max-context, or give "
+        "ALiBi over {positions} positions in {dtype}, which can represent only {most}: lower --max-context, or give "
         "--dtype f32",
     )
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a layer's attention is, beside its queries, keys and values.
+    """Form of a layer's attention, apart from its queries, keys and values.
 
     Attributes:
         scale: factor on the products.
-        window: how many positions a query sees, its own included; 0 where it sees all before it.
-        slopes: of each head, what its scores grow by from one key to the next; empty where they do not.
+        window: maximum number of positions that a query sees, its own included; 0 for all earlier ones.
+        slopes: increase of each head's scores from one key to the next; empty without ALiBi.
     """
 
     scale: float
@@ -96,13 +97,13 @@ class Form:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Queries [.., s, D] times keys [.., D, s], times a scale; with `weights` the softmax of it.
+    """Queries [.., s, D] times keys [.., D, s], times a scale; with `weights` the softmax of this.
 
     Attributes:
         shape: [.., s, s].
-        bias: what is added to it, known numbers that broadcast to `shape`; None where nothing is.
-        seen: where it is not masked, of known bool; None where it nowhere is.
-        kept: where it is not written over. At the softmax that must be so wherever it is seen.
+        bias: known numbers that are added and broadcast to `shape`; None for none.
+        seen: known bool, True where the scores are not masked; None if nothing is masked.
+        kept: known bool, True where the scores are not overwritten. At the softmax it must be True wherever `seen` is.
     """
 
     queries: Tensor
@@ -115,15 +116,15 @@ class _Scores:
     weights: bool = False
 
     def times(self, number: float) -> _Scores:
-        """Multiplied by a number."""
+        """Return the scores multiplied by a number."""
         return replace(self, scale=self.scale * number, bias=None if self.bias is None else self.bias * number)
 
     def divided(self, number: float) -> _Scores:
-        """Divided by a number."""
+        """Return the scores divided by a number."""
         return replace(self, scale=self.scale / number, bias=None if self.bias is None else self.bias / number)
 
     def plus(self, added: Tensor) -> _Scores:
-        """With known numbers added, of which those at `MASKED` or below are a mask."""
+        """Return the scores plus known numbers, of which those at `MASKED` or below are a mask."""
         masked = added <= MASKED
         bias = torch.where(masked, 0, added)
         if not bias.any():
@@ -131,38 +132,38 @@ class _Scores:
         return replace(self.masked(masked), bias=bias if self.bias is None else self.bias + bias)
 
     def masked(self, where: Tensor) -> _Scores:
-        """With a mask, known bool."""
+        """Return the scores with a mask, known bool."""
         if not where.any():
             return self
         return replace(self, seen=~where if self.seen is None else self.seen & ~where)
 
     def only(self, where: Tensor) -> _Scores:
-        """Written over elsewhere."""
+        """Return the scores where `where` is True; elsewhere they are overwritten."""
         if where.all():
             return self
         return replace(self, kept=where if self.kept is None else self.kept & where)
 
     def reshaped(self, shape: tuple[int, ...]) -> _Scores | None:
-        """In another shape; None where masks and biases have none there."""
+        """Return the scores in another shape; None if masks and biases cannot be reshaped."""
         parts = [None if part is None else _reshaped(part, self.shape, shape) for part in (self.bias, self.seen)]
         if self.kept is not None or (self.bias is None, self.seen is None) != (parts[0] is None, parts[1] is None):
             return None
         return replace(self, shape=shape, bias=parts[0], seen=parts[1])
 
     def softmax(self) -> _Scores | None:
-        """The weights of it; None where what was written over is not masked."""
+        """Return the softmax of the scores; None if overwritten scores are not masked."""
         if self.kept is not None and (self.seen is None or (self.seen & ~self.kept).any()):
             return None
         return replace(self, weights=True, kept=None)
 
     def form(self, batch: int) -> Form | None:
-        """What attention this is; None where its mask or its bias is another."""
+        """Return the form of the attention; None if its mask or bias is unknown."""
         window = 0 if self.seen is None else _band(self.seen)
         slopes = () if self.bias is None else _slopes(self.bias, self.shape, batch)
         return None if window is None or slopes is None else Form(self.scale, window, slopes)
 
     def fits(self, form: Form, batch: int) -> bool:
-        """Whether mask and bias of these few tokens are those of a form that was seen in a longer run."""
+        """Return True if mask and bias of these few tokens are those of a form that was found in a longer run."""
         if form.scale != self.scale or (self.bias is not None and not form.slopes):
             return False
         seen = None if self.seen is None else torch.broadcast_tensors(self.seen, band(self.shape, form.window))
@@ -177,14 +178,14 @@ class _Scores:
 
 @dataclass
 class Recognition:
-    """What is known of a model that writes attention out.
+    """Facts about a model with attention in its own code.
 
     Attributes:
-        buffers: name -> value, of the model's own.
-        forms: layer -> its attention; None while that is looked for.
-        lost: layer -> the function after which its scores were scores no longer.
-        running: the recognisers that are active.
-        original: the model's own forward.
+        buffers: buffers of the model, by name.
+        forms: form of attention, by layer; None while forms are being determined.
+        lost: by layer, the function whose result was not recognised as scores any more.
+        running: the active recognisers.
+        original: forward of the unmodified model.
     """
 
     buffers: dict[str, Tensor] = field(default_factory=dict)
@@ -195,12 +196,12 @@ class Recognition:
 
 
 class AttentionRecogniser(TorchFunctionMode):
-    """Replaces attention that is written out while it is active.
+    """Replaces attention in a model's own code while it is active.
 
     Attributes:
-        layer: the decoder layer that is running; None before the first.
+        layer: decoder layer that is running; None before the first.
         batch: sequences of the run.
-        observed: layer -> its attention, while forms are looked for.
+        observed: form of attention by layer, while forms are being determined.
     """
 
     def __init__(self, model: Any, recognition: Recognition, batch: int, positions: Tensor | None) -> None:
@@ -215,10 +216,10 @@ class AttentionRecogniser(TorchFunctionMode):
         self._known = KnownValues(getattr(model, "dtype", torch.float32))
         buffers = dict(model.named_buffers()) if recognition.buffers else {}
         for name, value in recognition.buffers.items():
-            if name in buffers:  # layers that are not captured have none
+            if name in buffers:  # layers that are not captured have no buffers
                 self._known.give(buffers[name], value)
         self._looked_up: dict[int, Tensor] = {}
-        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # the tensor too, or another one could get its id
+        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # with the tensor itself, so that its id is not reused
 
     def __enter__(self) -> AttentionRecogniser:
         if self._columns is not None:
@@ -260,18 +261,19 @@ class AttentionRecogniser(TorchFunctionMode):
         return result
 
     def look_up(self, rows: Tensor) -> None:
-        """Notes rows [b, s, D] that were looked up by position, of which the model believes that they are [s, D]."""
+        """Record rows [b, s, D] that were looked up by position, which the model expects to be [s, D]."""
         self._looked_up[id(rows)] = rows
 
     def know(self, tensor: Tensor, value: Tensor) -> None:
-        """States the numbers of a tensor."""
+        """Record the numbers of a tensor."""
         self._known.give(tensor, value)
 
     def _of(self, value: Any) -> _Scores | None:
         return self._scores.get(id(value), (None, None))[1]
 
     def _after(self, name: str, args: Any, keywords: dict[str, Any], shape: tuple[int, ...]) -> _Scores | None:
-        """What a function makes of scores, of this shape; None where they are scores no longer."""
+        """Return the scores of this shape that a function computes from scores; None if they are not recognised any
+        more."""
         if name in PRODUCTS and len(args) == 2:
             return self._product(*args)
         if name == "baddbmm":
@@ -308,7 +310,7 @@ class AttentionRecogniser(TorchFunctionMode):
     def _sum_with_product(
         self, added: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1, **other: Any
     ) -> _Scores | None:
-        """Scores of ``beta * added + alpha * batch1 @ batch2``."""
+        """Return scores of ``beta * added + alpha * batch1 @ batch2``."""
         value, scores = self._known.of(added), self._product(batch1, batch2)
         if scores is None or other or (value is None and beta != 0):
             return None
@@ -316,7 +318,7 @@ class AttentionRecogniser(TorchFunctionMode):
         return scores if beta == 0 or value is None else scores.plus(value * beta)
 
     def _chosen(self, condition: Any, yes: Any, no: Any) -> _Scores | None:
-        """Scores where a known mask says so, and something else elsewhere."""
+        """Return scores where a known mask is set, overwritten elsewhere."""
         where = self._known.of(condition)
         if where is None:
             return None
@@ -326,7 +328,7 @@ class AttentionRecogniser(TorchFunctionMode):
         return self._filled(self._of(no), condition, yes)
 
     def _filled(self, scores: _Scores | None, mask: Any, fill: Any, where: Tensor | None = None) -> _Scores | None:
-        """Scores that are a number wherever a known mask says so."""
+        """Return scores that are a number wherever a known mask is set."""
         where = self._known.of(mask) if where is None else where
         value = self._known.of(fill) if isinstance(fill, Tensor) else fill
         if scores is None or where is None or value is None or where.dtype != torch.bool:
@@ -336,15 +338,15 @@ class AttentionRecogniser(TorchFunctionMode):
 
     @staticmethod
     def _product(queries: Any, keys: Any) -> _Scores | None:
-        """Scores of a product of two matrices per head; of others None."""
+        """Return the scores of a product of two matrices per head; None for other products."""
         if not isinstance(queries, Tensor) or not isinstance(keys, Tensor) or queries.dim() not in (3, 4):
             return None
         square = queries.dim() == keys.dim() and queries.shape[-2] == keys.shape[-1]
         return _Scores(queries, keys, 1.0, (*queries.shape[:-1], keys.shape[-1])) if square else None
 
     def _attend(self, scores: _Scores, values: Tensor, product: Tensor) -> Tensor:
-        """What attention gives in place of the product of its weights and values, which it remains where it is none
-        that is known."""
+        """Return the result of attention in place of the product of weights and values; the product itself for unknown
+        forms."""
         assert self.layer is not None
         forms = self._recognition.forms
         with for_real():
@@ -370,13 +372,14 @@ class AttentionRecogniser(TorchFunctionMode):
         return out.reshape(product.shape).to(product.dtype)
 
     def _split(self, x: Tensor) -> Tensor:
-        """[b * H, s, D], or what is [b, H, s, D] already, as this."""
+        """Return [b * H, s, D] as [b, H, s, D]; a tensor of that rank is returned unchanged."""
         return x.reshape(self.batch, -1, *x.shape[1:]) if x.dim() == 3 else x
 
 
 def recognise_attention(model: Any) -> None:
-    """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
-    implementation is one of ours. `observe_attention` tells which masks and biases it has; until then it has none."""
+    """Let a model of transformers call `sscc::attention` in place of attention in its own code, while its attention
+    implementation is one of ours. `observe_attention` determines its masks and biases; before that it must have none.
+    """
     recognition = model.attention_recognition = Recognition(original=model.forward)
     recognise_in_layers(
         model,
@@ -389,7 +392,7 @@ class LayerRecogniser(Protocol):
     """A mode that replaces functions of a model.
 
     Attributes:
-        layer: the decoder layer that runs; None between layers.
+        layer: decoder layer that is running; None between layers.
     """
 
     layer: int | None
@@ -405,11 +408,12 @@ Recogniser = TypeVar("Recogniser", bound=LayerRecogniser)
 def recognise_in_layers(
     model: Any, running: list[Recogniser], make: Callable[[Tensor, Tensor | None], Recogniser]
 ) -> None:
-    """Let a model of transformers run within a recogniser that knows the decoder layer, as `run_within` does.
+    """Let a model of transformers run within a recogniser that knows the decoder layer, as in `run_within`.
 
     Args:
-        running: holds the recogniser of each run in progress, the innermost one last.
-        make: makes it, of the ids [b, s] and positions of a run. Its `layer` is the number of the layer that runs.
+        running: holds the recogniser of each run in progress, innermost last.
+        make: creates a recogniser from the ids [b, s] and positions of a run. Its `layer` is the number of the running
+            layer.
     """
 
     @contextmanager
@@ -435,8 +439,8 @@ def recognise_in_layers(
 
 
 def run_within(model: Any, context: Callable[[Tensor, Tensor | None], AbstractContextManager[Any]]) -> None:
-    """Lets a model of transformers run within what `context` makes of its ids [b, s] and positions, as long as its
-    attention implementation is one of ours: so that set to another one, it is what transformers has."""
+    """Let a model of transformers run within the context that `context` creates from its ids [b, s] and positions,
+    while its attention implementation is one of ours. With any other implementation the model is transformers' own."""
     original = model.forward
 
     @functools.wraps(original)
@@ -451,11 +455,11 @@ def run_within(model: Any, context: Callable[[Tensor, Tensor | None], AbstractCo
 
 
 def observe_attention(model: Any, tokens: int) -> bool:
-    """Finds out which masks and biases a model has, whose buffers have their values: it runs without any other numbers
-    over `tokens` tokens.
+    """Determine the masks and biases of a model whose buffers have their values: it runs with no other numbers over
+    `tokens` tokens.
 
     Returns:
-        Whether it runs so. If not, only attention without masks and biases of the model's own is known.
+        True if it runs. Otherwise only attention without masks and biases of the model's own is recognised.
     """
     recognition: Recognition = model.attention_recognition
     recognition.buffers = {n: b.detach() for n, b in model.named_buffers() if b.device.type != "meta"}
@@ -466,7 +470,7 @@ def observe_attention(model: Any, tokens: int) -> bool:
     try:
         with torch.no_grad():
             torch.func.functional_call(model, {name: tensor.to("meta") for name, tensor in tensors}, ())
-    except Exception:  # a class may ask for numbers that nobody has, or for a mask where it gets none
+    except Exception:  # a class may need unknown numbers, or a mask where it gets None
         recognition.forms = {}
         return False
     finally:
@@ -477,10 +481,10 @@ def observe_attention(model: Any, tokens: int) -> bool:
 
 
 def _observe(model: Any, recognition: Recognition, tokens: int) -> None:
-    """Runs a model of which all tensors are on the meta device, and notes the form of each layer."""
+    """Run a model with all tensors on the meta device, and record the form of each layer."""
     ids, positions = (torch.empty(1, tokens, dtype=torch.int64, device="meta") for _ in range(2))
     recogniser = AttentionRecogniser(model, recognition, 1, positions)
-    # What a model asks of the numbers that it is given (whether one is padding, say) has an answer.
+    # Questions of a model about its input numbers (such as which of them are padding) need an answer.
     recogniser.know(ids, torch.ones(ids.shape, dtype=torch.int64))
     recogniser.know(positions, torch.arange(tokens)[None])
     recognition.running.append(recogniser)
@@ -490,19 +494,19 @@ def _observe(model: Any, recognition: Recognition, tokens: int) -> None:
 
 
 def note_looked_up(model: Any, rows: Tensor) -> None:
-    """Tells the recogniser that is active of rows [b, s, D] that a module of the model has looked up by position."""
+    """Tell the active recogniser about rows [b, s, D] that a module of the model has looked up by position."""
     recognition: Recognition | None = getattr(model, "attention_recognition", None)
     if recognition is not None and recognition.running:
         recognition.running[-1].look_up(rows)
 
 
 def position_biases(model: Any) -> bool:
-    """Whether a model has ALiBi: its rows of K hold positions, which must keep every bit."""
+    """Return True if a model has ALiBi: its rows of K hold positions, which must keep every bit."""
     return hasattr(model, POSITION_COLUMNS)
 
 
 def lost_scores(model: Any) -> Iterator[SsccError]:
-    """Give the reason why attention was almost recognised, of the first such layer."""
+    """Return the reason why attention was almost recognised, for the first such layer; None without one."""
     recognition: Recognition | None = getattr(model, "attention_recognition", None)
     if recognition is not None and recognition.lost:
         layer, name = min(recognition.lost.items())
@@ -510,11 +514,11 @@ def lost_scores(model: Any) -> Iterator[SsccError]:
 
 
 def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
-    """What keys at `positions` [b, s] get beyond their own numbers: [b, 1, s, columns], exact in the dtype of the
+    """Return the additional columns of keys at `positions` [b, s]: [b, 1, s, columns], exact in the dtype of the
     queries' `columns`.
 
     Raises:
-        UnsupportedError: the context is longer than its columns can count.
+        UnsupportedError: the context exceeds the range of the columns.
     """
     count = columns.shape[-1]
     if count == 1:
@@ -529,7 +533,7 @@ def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
 
 
 def query_columns(form: Form, dtype: torch.dtype) -> Tensor:
-    """What queries get beyond their own numbers: [1, H, 1, columns], of which `key_columns` are the factors."""
+    """Return the additional columns of queries, [1, H, 1, columns], the factors of those of `key_columns`."""
     exact = torch.tensor(form.slopes, dtype=torch.float64) / form.scale
     if dtype in (torch.float32, torch.float64):
         return exact.to(dtype)[None, :, None, None]
@@ -541,8 +545,8 @@ def query_columns(form: Form, dtype: torch.dtype) -> Tensor:
 
 
 def _add_position_columns(model: Any, forms: dict[int, Form]) -> None:
-    """Gives a model the buffer `POSITION_COLUMNS`, where its layers have one ALiBi in common; where they have several,
-    these layers stay unknown."""
+    """Add the buffer `POSITION_COLUMNS` to a model whose layers have the same ALiBi; if they differ, their attention is
+    not recognised."""
     biased = {form for form in forms.values() if form.slopes}
     if not biased:
         return
@@ -555,14 +559,14 @@ def _add_position_columns(model: Any, forms: dict[int, Form]) -> None:
 
 
 def band(shape: tuple[int, ...], window: int) -> Tensor:
-    """Which keys [s, s] each query of the first s positions sees, within a window (0: none)."""
+    """Return the keys [s, s] that each query of the first s positions sees, within a window (0: none)."""
     length = shape[-1]
     ahead = torch.arange(length) - torch.arange(length)[:, None]
     return (ahead <= 0) & (ahead > -window) if window else ahead <= 0
 
 
 def _band(seen: Tensor) -> int | None:
-    """The window of a causal mask [.., s, s], 0 where it has none; None where it is another mask."""
+    """Return the window of a causal mask [.., s, s], 0 for none; None for another mask."""
     length = seen.shape[-1]
     if seen.dim() < 2 or seen.shape[-2] != length:
         return None
@@ -571,7 +575,7 @@ def _band(seen: Tensor) -> int | None:
 
 
 def _per_head(bias: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
-    """A bias of scores [b, H, s, s] or [b * H, s, s] as [H, s or 1, s] of the first sequence."""
+    """Return a bias of scores [b, H, s, s] or [b * H, s, s] as [H, s or 1, s] of the first sequence."""
     bias = bias.reshape(*[1] * (len(shape) - bias.dim()), *bias.shape)
     bias = bias.expand(*shape[:-2], *bias.shape[-2:])
     bias = bias[..., -1:, :] if bias.shape[-2] == 1 else bias
@@ -579,8 +583,8 @@ def _per_head(bias: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
 
 
 def _slopes(bias: Tensor, shape: tuple[int, ...], batch: int) -> tuple[float, ...] | None:
-    """What the bias of each head grows by from one key to the next; None where it is no straight line of one slope per
-    head, whatever the query."""
+    """Return the increase of each head's bias from one key to the next; None if it is not a straight line with one
+    slope per head for all queries."""
     length = shape[-1]
     lines = _per_head(bias, shape, batch).double()
     slopes = (lines[:, -1, -1] - lines[:, -1, 0]) / max(length - 1, 1)
@@ -590,8 +594,8 @@ def _slopes(bias: Tensor, shape: tuple[int, ...], batch: int) -> tuple[float, ..
 
 
 def _reshaped(part: Tensor, before: tuple[int, ...], after: tuple[int, ...]) -> Tensor | None:
-    """Known numbers that broadcast to one shape, as numbers that broadcast to another; None where rows and columns of
-    these are others."""
+    """Return known numbers that broadcast to one shape as numbers that broadcast to another; None if rows and columns
+    differ."""
     if before[-2:] != after[-2:]:
         return None
     if part.dim() <= 2 or part.numel() == part.shape[-1] * part.shape[-2]:
@@ -601,14 +605,15 @@ def _reshaped(part: Tensor, before: tuple[int, ...], after: tuple[int, ...]) -> 
 
 
 def _module_lists(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
-    """The lists of modules that are in no other."""
+    """Return the lists of modules that are in no other list."""
     if isinstance(module, torch.nn.ModuleList):
         return [module]
     return [stack for child in module.children() for stack in _module_lists(child)]
 
 
 def _without_lists(index: Any) -> Any:
-    """An index in which a list of one number is a slice: torch would make a tensor of it, on the meta device."""
+    """Return an index with slices in place of lists of one number, from which torch would make tensors on the meta
+    device."""
     if isinstance(index, tuple):
         return tuple(_without_lists(part) for part in index)
     if isinstance(index, list) and len(index) == 1 and type(index[0]) is int:
@@ -617,7 +622,7 @@ def _without_lists(index: Any) -> Any:
 
 
 def zero_mask(batch_size: int, q_length: int, kv_length: int, *args: Any, **keywords: Any) -> Tensor:
-    """The mask function of `WRITTEN_OUT`: [b, 1, q, kv] zeros, as causality is the operator's own business."""
+    """The mask function of `WRITTEN_OUT`: [b, 1, q, kv] zeros, because the operator is causal by itself."""
     return torch.zeros(batch_size, 1, q_length, kv_length, dtype=keywords["dtype"], device=keywords.get("device"))
 
 

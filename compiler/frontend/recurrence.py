@@ -1,7 +1,7 @@
 """Gated linear recurrences: the operator through which a captured model calls them, and its definition in plain torch.
 
 `sscc.ir.operations.Recurrence` has the formula. The delta rule, Kimi Delta Attention, Mamba, Mamba-2, lightning
-attention and RG-LRU are settings of it. Importing this module registers the operator.
+attention and RG-LRU are special cases of it. Importing this module registers the operator.
 `sscc.compiler.frontend.recurrent_functions` recognises it in a model's own code.
 """
 
@@ -33,7 +33,7 @@ class RecurrentInputs:
         value: [b, s, H, Dv], H a multiple of G.
         decay: [b, s, H, 1] or [b, s, H, D], at most 0.
         rate: [H, D], or None.
-        beta: [b, s, H], or None where the rule is not the delta rule.
+        beta: [b, s, H] for the delta rule, otherwise None.
     """
 
     query: Tensor
@@ -108,7 +108,8 @@ def in_steps(inputs: RecurrentInputs, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_blocks(inputs: RecurrentInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `in_steps` does, by products over blocks of tokens (`sscc.ir.operations.RecurrentChunk`)."""
+    """Return the result of `in_steps`, computed by products over blocks of tokens
+    (`sscc.ir.operations.RecurrentChunk`)."""
     heads, tokens = inputs.value.shape[2], inputs.value.shape[1]
     query, key = (_of_heads(side, heads) for side in (inputs.query, inputs.key))
     parts = []
@@ -151,7 +152,7 @@ def _block(
 def _decays_between(decay: Tensor) -> Tensor:
     """Return exp of the sum of the decays of tokens j + 1 .. t, [b, H, t, j, N]; 0 for j > t.
 
-    Sums leave out what is outside and never subtract, so that a decay of -inf, which clears a state, gives 0.
+    Sums are computed without subtraction, so that a decay of -inf, which clears a state, gives 0.
     """
     tokens = decay.shape[2]
     below = torch.ones(tokens, tokens, dtype=torch.bool).tril(-1)[:, :, None]

@@ -1,9 +1,9 @@
 """Recognition of recurrences in the models' own code.
 
 transformers' models compute a recurrence by a function of their module, which has the parameters of the published
-kernels (flash-linear-attention, mamba-ssm), or by a method. Such a function is found by its parameters, and is taken
-for what they suggest only if it gives the same numbers on a short random text. While a model runs, it is replaced by
-`sscc::recurrence`. A function that fits by its parameters and computes something else is refused.
+kernels (flash-linear-attention, mamba-ssm), or by a method. Such a function is found by its parameters, and is
+recognised only if it gives the same numbers as the recurrence on a short random text. While a model runs, it is
+replaced by `sscc::recurrence`. A function that has these parameters but computes something else is refused.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ Compute = Callable[[RecurrentInputs], Tensor]
 """Computes a recurrence: [b, s, H, Dv]."""
 
 TOLERANCE = 1e-4
-"""The largest difference, relative to the largest number, of a function and the recurrence that it is taken for."""
+"""Maximum difference, relative to the largest number, between a function and its recurrence."""
 NORM_EPSILON = 1e-6
 """Added to the squared norm of keys and queries, as flash-linear-attention does."""
 
 
 INITIAL_STATES = ("initial_state", "initial_states", "recurrent_states")
-"""Parameters by which a recurrence begins with another state than zeros."""
+"""Parameters that give a recurrence an initial state other than zeros."""
 
 
 class RecurrentFunctionErrors(ErrorKind):
     OTHER = (
         UnsupportedError,
-        "{function} has the parameters of a recurrence and computes something else: they differ by {difference:.1e}",
+        "{function} has the parameters of a recurrence, but its results differ from it by {difference:.1e}",
     )
-    MASK = UnsupportedError, "{function} is called with a mask of padding: leave attention_mask out"
-    INITIAL_STATE = UnsupportedError, "{function} is called with a state of its own ({argument})"
+    MASK = UnsupportedError, "{function} is called with a padding mask: leave attention_mask out"
+    INITIAL_STATE = UnsupportedError, "{function} is called with an initial state ({argument}), which is not supported"
 
 
 class Form(Protocol):
-    """A signature by which models compute a recurrence.
+    """A signature of functions by which models compute a recurrence.
 
     Attributes:
-        parameters: the names that such a function has among its parameters.
-        buffers: the names of buffers of the module whose method it is; none of a function that reads no module.
+        parameters: names that are among the parameters of such a function.
+        buffers: names of buffers of the module whose method it is; empty for a function that reads no module.
     """
 
     parameters: frozenset[str]
@@ -73,8 +73,8 @@ class Form(Protocol):
 
 
 class DeltaRule:
-    """`chunk_gated_delta_rule` and `chunk_kda` of flash-linear-attention: the gated delta rule, with a decay of each
-    head or of each channel of its keys."""
+    """`chunk_gated_delta_rule` and `chunk_kda` of flash-linear-attention: the gated delta rule, with a decay for each
+    head or each channel of its keys."""
 
     parameters = frozenset({"query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel"})
     buffers = frozenset[str]()
@@ -165,7 +165,7 @@ class SelectiveScan:
 
 
 class GatedUnits:
-    """`_rnn_scan` of RecurrentGemma: an RG-LRU, whose channels are heads of one number, with a key and a query of 1."""
+    """`_rnn_scan` of RecurrentGemma: an RG-LRU, whose channels are heads of one number, with keys and queries of 1."""
 
     parameters = frozenset({"hidden_states", "recurrent_gate", "reset", "recurrent_states", "acc_dtype"})
     buffers = frozenset[str]()
@@ -189,8 +189,8 @@ class GatedUnits:
 
 
 class LightningAttention:
-    """`forward` of MiniMax-01's lightning attention (arXiv 2501.08313): a fixed decay of each head, blocks of tokens in
-    a loop."""
+    """`forward` of MiniMax-01's lightning attention (arXiv 2501.08313): a fixed decay for each head, and a loop over
+    blocks of tokens."""
 
     parameters = frozenset({"self", "hidden_states", "attention_mask", "cache"})
     buffers = frozenset({"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
@@ -245,8 +245,8 @@ class _Found:
     """A function of a model that computes a recurrence.
 
     Attributes:
-        owner: the Python module, or the class, that has it.
-        name: under which the owner has it.
+        owner: Python module, or class, that has it.
+        name: its name in the owner.
     """
 
     owner: Any
@@ -263,10 +263,10 @@ class _Found:
         return f"{self.name} of {self.owner.__name__}"
 
     def arguments(self, /, *args: Any, **keywords: Any) -> dict[str, Any]:
-        """Return the arguments of a call by name, with defaults; what only other implementations look at is left out.
+        """Return the arguments of a call by name, with defaults, without those that only other implementations use.
 
         Raises:
-            UnsupportedError: the call begins with a state.
+            UnsupportedError: the call has an initial state.
         """
         bound = inspect.signature(self.function).bind(*args, **keywords)
         bound.apply_defaults()
@@ -295,7 +295,7 @@ def found_in(model: torch.nn.Module) -> list[_Found]:
 
 
 def check_function(found: _Found) -> None:
-    """Compare a function with the recurrence that it is taken for, on short random texts.
+    """Compare a function with its presumed recurrence on short random texts.
 
     Raises:
         UnsupportedError: it computes something else.
@@ -308,7 +308,7 @@ def check_function(found: _Found) -> None:
             ours = _first(found.form.compute(arguments, lambda inputs: in_blocks(inputs, inputs.zeros())[0]))
             try:
                 theirs = _first(found.function(*bound, **example))
-            except (RuntimeError, IndexError):  # a function with another axis of decays
+            except (RuntimeError, IndexError):  # a function whose decays have another axis
                 continue
         if theirs.shape == ours.shape:
             scale = float(theirs.abs().max())
@@ -327,7 +327,7 @@ class RecurrenceRecogniser:
     """Replaces the functions that compute recurrences while it is active.
 
     Attributes:
-        layer: the decoder layer that runs.
+        layer: decoder layer that is running.
     """
 
     def __init__(self, found: Sequence[_Found]) -> None:
@@ -370,7 +370,7 @@ class Recurrence:
     layer_types = frozenset({"linear_attention", "mamba", "recurrent"})
 
     def modules(self, model: torch.nn.Module) -> list[str]:
-        """See `StatefulOperator`: those whose class, or whose Python module, has a function of a recurrence."""
+        """See `StatefulOperator`: modules whose class, or whose Python module, has a function of a recurrence."""
         owners = [each.owner for each in found_in(model)]
         modules = ((name, type(module)) for name, module in model.named_modules())
         return [name for name, cls in modules if cls in owners or sys.modules[cls.__module__] in owners]

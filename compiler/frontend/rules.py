@@ -1,7 +1,8 @@
-"""Rules of one's own become programs: traced like a model, of static shapes, and compared with themselves run eagerly.
+"""Compilation of users' rules: they are traced like a model, with static shapes, and compared with their eager runs.
 
-What a rule computes eagerly, of the positions that a prompt has, is its definition. The program has room for the
-longest prompt, so the same rule is run on a prompt with rows behind it that are none, and must score the others alike.
+The eager result of a rule, for the positions of a prompt, is its definition. The program has room for the longest
+prompt, so the same rule is run on a prompt followed by unused rows, and must give the positions of the prompt the same
+scores.
 """
 
 from __future__ import annotations
@@ -26,40 +27,45 @@ from sscc.ir.geometry import Geometry
 
 CHECK_TOKENS = 24
 CHECK_SEED = 0
-# Of f32, relative to the largest score: sums over zeros behind a prompt may be of another order.
+# For f32, relative to the largest score: zeros behind a prompt may change the order of sums.
 CHECK_TOLERANCE = 1e-5
 TENSORS = ("observed", "log_sum_exp", "k_scratch", "v_scratch", "query_positions", "prompt_length")
-"""What a rule's program takes, in this order."""
+"""Inputs of a rule's program, in this order."""
 
 
 class RuleErrors(ErrorKind):
     SCORES_FAIL = InputError, "{place}: {rule}.scores: {cause}"
-    NO_TENSOR = InputError, "{place}: {rule}.scores gives {type}, it must be a tensor of scores"
+    NO_TENSOR = InputError, "{place}: {rule}.scores returns {type}, it must return a tensor of scores"
     OTHER_SHAPE = (
         InputError,
-        "{place}: {rule}.scores gives [{shape}] numbers of {dtype}, it must be [{expected}]: a float for each KV head "
+        "{place}: {rule}.scores returns [{shape}] numbers of {dtype}, it must return [{expected}]: a float for each "
+        "KV head "
         "and position",
     )
     NOT_TRACED = UnsupportedError, "{place}: {rule} cannot be traced: {cause}"
     OWN_TENSOR = (
         UnsupportedError,
-        "{place}: {rule} reads a tensor of its own: a rule may read the tensors of the prompt, and make others of "
-        "numbers (torch.arange, torch.full)",
+        "{place}: {rule} reads a tensor from outside: a rule may read the tensors of the prompt, and create others "
+        "from numbers (torch.arange, torch.full)",
     )
     CHANGES_PROMPT = UnsupportedError, "{place}: {rule} changes a tensor of the prompt: compute another one"
     SHAPE_NOT_STATIC = (
         UnsupportedError,
-        "{place}: {rule} makes a tensor of shape [{shape}] ({operator}): its shape depends on numbers, and a compiled "
+        "{place}: {rule} makes a tensor of shape [{shape}] ({operator}): its shape depends on numbers, but a compiled "
         "program is static",
     )
-    RANDOM = UnsupportedError, "{place}: {rule}.scores gives other numbers each time: it must not use chance"
+    RANDOM = (
+        UnsupportedError,
+        "{place}: {rule}.scores returns different scores on every run. Rules must be deterministic; for a random "
+        "baseline, hash prompt.positions",
+    )
     NOT_FINITE = (
         InputError,
-        "{place}: {rule}.scores gives numbers that are not finite, for a random prompt of {tokens} tokens",
+        "{place}: {rule}.scores returns scores that are not finite, for a random prompt of {tokens} tokens",
     )
     READS_BEHIND = (
         InputError,
-        "{place}: {rule}.scores depends on what lies behind a prompt: the scores of {tokens} random tokens differ by "
+        "{place}: {rule}.scores depends on rows behind the prompt: the scores of {tokens} random tokens differ by "
         "{apart:.1e} from those with {tokens} rows behind them, of a largest score of {largest:.1e}. A program has "
         "room for the longest prompt: divide sums by prompt.length, and mask with prompt.exists or prompt.visible "
         "what is not summed",
@@ -68,10 +74,10 @@ class RuleErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class CapturedRule:
-    """A rule as a graph of decomposed operators, over TENSORS, which gives scores [Hkv, T].
+    """A rule as a graph of decomposed operators over TENSORS that returns scores [Hkv, T].
 
     Attributes:
-        sizes: of the layers whose prompts it scores.
+        sizes: sizes of the layers whose prompts it scores.
     """
 
     name: str
@@ -80,17 +86,19 @@ class CapturedRule:
 
 
 def end_of_prompt(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry, softmax: Softmax) -> Prompt:
-    """A prompt as eager runs know it.
+    """Return a prompt in the form of eager runs.
 
     Args:
-        queries: [H, n, D], of every position; keys: [Hkv, n, D]; values: [Hkv, n, Dv].
+        queries: [H, n, D], of every position.
+        keys: [Hkv, n, D].
+        values: [Hkv, n, Dv].
     """
     n = keys.shape[1]
     window = min(g.obs, n)
     observed, at = queries[:, n - window :], torch.arange(n - window, n)
     wide = torch.promote_types(queries.dtype, torch.float32)
     sums = []
-    for head, query in enumerate(observed):  # one at a time, to keep memory at W n
+    for head, query in enumerate(observed):  # one at a time, to limit memory to W * n
         products = query.to(wide) @ keys[head * keys.shape[0] // queries.shape[0]].to(wide).T * scale
         scores = softmax.scores(products).masked_fill(torch.arange(n)[None, :] > at[:, None], float("-inf"))
         if softmax.sinks is not None:
@@ -101,18 +109,18 @@ def end_of_prompt(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g
 
 
 def scores_by(rule: Rule) -> Callable[..., Tensor]:
-    """The rule as `algorithm.compress` takes it: of the arguments of `end_of_prompt`."""
+    """Return the rule in the form of `algorithm.compress`, with the arguments of `end_of_prompt`."""
     return lambda *prompt: scores_of(rule, end_of_prompt(*prompt))
 
 
 def scores_of(rule: Rule, prompt: Prompt) -> Tensor:
-    """What a rule says of a prompt, [Hkv, n] f32. Raises InputError where it fails, or gives something else."""
+    """Return a rule's scores of a prompt, [Hkv, n] f32. Raises InputError if it fails, or returns something else."""
     file = file_of(rule)
     try:
         scores: Any = rule.policy.scores(prompt)
     except UnsupportedError:
         raise
-    except Exception as error:  # whatever torch or the rule's own code raises
+    except Exception as error:  # any exception of torch or the rule
         raise RuleErrors.SCORES_FAIL(place=place_of(error, file), rule=rule.name, cause=_reason(error)) from error
     expected = tuple(prompt.keys_scratch.shape[1:3])
     if not isinstance(scores, Tensor):
@@ -128,8 +136,8 @@ def _reason(error: Exception) -> str:
     kind = type(error).__name__
     if kind in ("GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"):
         return (
-            "what is done depends on the numbers of a tensor, and a compiled program is the same for all: say it in "
-            "operations, such as torch.where"
+            "its control flow depends on the numbers of a tensor, but a compiled program is the same for all: use "
+            "operations such as torch.where"
         )
     return f"{kind}: {one_line(error)}"
 
@@ -150,11 +158,11 @@ class _Scores(torch.nn.Module):
 
 
 def capture_rule(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> CapturedRule:
-    """Traces a rule for prompts of up to `rows` positions.
+    """Trace a rule for prompts of up to `rows` positions.
 
     Raises:
-        InputError: it fails, or gives something else than scores; with its line where that is known.
-        UnsupportedError: it has shapes that depend on numbers, constants of its own, or changes what it is given.
+        InputError: it fails, or returns something other than scores; the message has its line if that is known.
+        UnsupportedError: it has shapes that depend on numbers, constants from outside, or changes its inputs.
     """
     _check(rule, sizes, g)
     graph = _traced(rule, sizes, g, rows)
@@ -164,7 +172,7 @@ def capture_rule(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> C
 
 
 class _Mass(Policy):
-    """The operation of the algorithm, which has no matrix."""
+    """SnapKV's scores as a rule, which the operation of the algorithm computes without a matrix."""
 
     def scores(self, prompt: Prompt) -> Tensor:
         return prompt.attention_mass()
@@ -181,8 +189,8 @@ class _MeanThenSum(Policy):
 
 
 def _is_sum_of_attention(graph: torch.fx.Graph, sizes: AttentionSizes, g: Geometry, rows: int) -> bool:
-    """Whether a rule's program is what `_Mass` computes, operation by operation. That has zeros in the columns of the
-    window, which are no candidates: without pooling nobody looks at them."""
+    """Return True if a rule's program has the same operations as `_Mass`. The operation of the algorithm returns zeros
+    in the columns of the window, which are not candidates: without pooling they are not used."""
     if not graph.find_nodes(op="call_function", target=torch.ops.aten.exp.default):
         return False
     forms = (Rule(form(), form.__name__, "") for form in (_SumThenMean, _MeanThenSum))
@@ -190,7 +198,7 @@ def _is_sum_of_attention(graph: torch.fx.Graph, sizes: AttentionSizes, g: Geomet
 
 
 def _structure(graph: torch.fx.Graph) -> list[tuple[Any, ...]]:
-    """The operations of a graph and where their operands come from, whatever they are called."""
+    """Return the operations of a graph with the origins of their operands, independent of names."""
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
     def operand(node: torch.fx.Node) -> str:
@@ -203,7 +211,7 @@ def _structure(graph: torch.fx.Graph) -> list[tuple[Any, ...]]:
 
 
 def _traced(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> torch.fx.Graph:
-    """A rule's graph for prompts of up to `rows` positions. Raises as `capture_rule` does."""
+    """Return a rule's graph for prompts of up to `rows` positions. Raises as `capture_rule` does."""
     window = [1, sizes.heads, g.obs]
     examples = (
         torch.zeros(*window, sizes.width, dtype=sizes.dtype),
@@ -227,7 +235,7 @@ def _traced(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> torch.
 
 
 def _refuse(graph: torch.fx.Graph, rule: Rule, file: str) -> None:
-    """Refuses what a rule's program cannot hold."""
+    """Refuse operations that a rule's program cannot contain."""
     own = {node for node in graph.nodes if node.op == "get_attr"}
     own |= set([node for node in graph.nodes if node.op == "placeholder"][len(TENSORS) :])
     for node in graph.nodes:
@@ -243,7 +251,7 @@ def _refuse(graph: torch.fx.Graph, rule: Rule, file: str) -> None:
 
 
 def _check(rule: Rule, sizes: AttentionSizes, g: Geometry) -> None:
-    """Refuses a rule whose scores are not finite, or depend on what lies behind a prompt."""
+    """Refuse a rule whose scores are not finite, or depend on rows behind the prompt."""
     generator = torch.Generator().manual_seed(CHECK_SEED)
 
     def rows(heads: int, count: int, width: int) -> Tensor:
@@ -273,7 +281,7 @@ def _check(rule: Rule, sizes: AttentionSizes, g: Geometry) -> None:
 
 
 def _tensors(prompt: Prompt) -> list[Tensor]:
-    """What TENSORS names."""
+    """Return the tensors named in TENSORS."""
     return [
         prompt.observed, prompt.log_sum_exp, prompt.keys_scratch, prompt.values_scratch, prompt.query_positions,
         prompt.length,
@@ -281,7 +289,8 @@ def _tensors(prompt: Prompt) -> list[Tensor]:
 
 
 def _with_rows_behind(prompt: Prompt, g: Geometry, rows: Any) -> Prompt:
-    """The same prompt as a program holds it: with rows of an earlier one behind it, and room for all queries."""
+    """Return the same prompt in the form of a program: followed by rows of an earlier prompt, with room for all
+    queries."""
     n, window = prompt.keys_scratch.shape[2], prompt.observed.shape[2]
     missing = min(g.obs, 2 * n) - window
     heads, width = prompt.observed.shape[1], prompt.observed.shape[3]

@@ -1,9 +1,9 @@
-"""Short causal convolutions: the operator through which a captured model calls them, and how they are recognised.
+"""Short causal convolutions: the operator through which a captured model calls them, and its recognition.
 
 A convolution of each channel over the last few tokens (LFM2's layers) keeps its last inputs from token to token. While
-a model runs, a `conv1d` of one filter per channel, padded by one less than the filter has taps, of whose result only
-the columns of the tokens are read, is replaced by `sscc::short_convolution`. Everything else that is done with such a
-result leaves the convolution as it was, and capture refuses the layer.
+a model runs, `sscc::short_convolution` replaces a `conv1d` with one filter per channel, padded by one less than the
+number of taps, if only the columns of the tokens are read from its result. With any other use of the result the
+convolution is unchanged, and capture refuses the layer.
 
 Importing this module registers the operator.
 """
@@ -66,8 +66,8 @@ def convolving(convolver: Convolver) -> Iterator[None]:
 
 
 def convolved(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return a convolution whose first inputs [b, channels, taps - 1 + s] are those before its tokens:
-    [b, channels, s], summed in f32 and rounded once."""
+    """Return a convolution [b, channels, s], summed in f32 and rounded once. Its inputs [b, channels, taps - 1 + s]
+    begin with those before its tokens."""
     wide = None if bias is None else bias.float()
     out: Tensor = conv1d(inputs.float(), weight.float(), wide, groups=weight.shape[0])
     return out.to(inputs.dtype)
@@ -88,8 +88,8 @@ class InputsInPieces:
 
 
 def ring_of_inputs(x: Tensor, taps: int) -> Tensor:
-    """Return the last inputs of a prompt [channels, n] as a ring [1, taps - 1, channels]: that of position p is in row
-    p mod (taps - 1), and zeros are in rows of positions before the first."""
+    """Return the last inputs of a prompt [channels, n] as a ring [1, taps - 1, channels]: the input of position p is in
+    row p mod (taps - 1); rows of positions before the first are zero."""
     kept, length = taps - 1, x.shape[1]
     last = pad(x, (kept, 0))[:, -kept:]
     return last.roll(length % kept, 1).T.contiguous()[None]
@@ -109,7 +109,7 @@ def step_of_ring(x: Tensor, weight: Tensor, bias: Tensor | None, ring: Tensor, p
 
 @dataclass(frozen=True)
 class _Call:
-    """A convolution that may be a short one, as it was called."""
+    """A call of a convolution that may be a short causal one."""
 
     x: Tensor
     weight: Tensor
@@ -129,13 +129,13 @@ class ConvolutionRecogniser(TorchFunctionMode):
     """Replaces short causal convolutions while it is active.
 
     Attributes:
-        layer: the decoder layer that runs.
+        layer: decoder layer that is running.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.layer: int | None = None
-        self._calls: dict[int, tuple[Tensor, _Call]] = {}  # the tensor too, or another one could get its id
+        self._calls: dict[int, tuple[Tensor, _Call]] = {}  # with the tensor itself, so that its id is not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -147,7 +147,7 @@ class ConvolutionRecogniser(TorchFunctionMode):
             if call is not None and call.of_tokens(args[1]):
                 return torch.ops.sscc.short_convolution(call.x, call.weight, call.bias, self.layer)
         result = func(*args, **keywords)
-        self._calls.pop(id(args[0] if name == "__setitem__" else result), None)  # which a function has written over
+        self._calls.pop(id(args[0] if name == "__setitem__" else result), None)  # overwritten by this function
         if name == "conv1d":
             call = _short(*args, **keywords)
             if call is not None:

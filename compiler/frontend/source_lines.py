@@ -1,7 +1,7 @@
-"""Source lines of captured operations, found without what torch finds besides.
+"""Source lines of captured operations, found without torch's other stack information.
 
-For every operation that it captures torch describes each frame of the stack, some hundred of them with a line of text
-each, and keeps those of modules' `forward`: a seventh of the time that a capture takes.
+For every captured operation torch describes each frame of the stack, some hundred of them with a line of text each, and
+keeps those of modules' `forward`: this takes a seventh of the time of a capture.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
 def frames_of(node: torch.fx.Node) -> list[tuple[str, str]]:
-    """File and line of each frame that torch noted of a captured operation, the outermost first."""
+    """Return file and line of each frame that torch recorded for a captured operation, outermost first."""
     return _FRAME.findall(node.meta.get("stack_trace") or "")
 
 
 def source_line(node: torch.fx.Node) -> str:
-    """``FILE:LINE`` of a captured operation; "" where torch noted none."""
+    """Return ``FILE:LINE`` of a captured operation; "" if torch recorded none."""
     frames = frames_of(node)
     return ":".join(frames[-1]) if frames else ""
 
 
 class _ForwardFrames:
-    """In place of torch's `CapturedTraceback`: the frames of `forward` functions, without the text of their lines; or
-    all those of one file, which torch is told to be such: others it would leave out."""
+    """Replacement of torch's `CapturedTraceback`: the frames of `forward` functions, without the text of their lines;
+    or all frames of one file, renamed to `forward`, because torch drops others."""
 
     file: str | None = None
 
@@ -59,8 +59,8 @@ class _ForwardFrames:
 
 @contextmanager
 def forward_frames_only(file: str | None = None) -> Iterator[None]:
-    """What torch captures inside keeps the places of its `forward` frames alone in `meta["stack_trace"]`, or those in
-    one file."""
+    """Make torch keep only the places of `forward` frames in `meta["stack_trace"]` of operations captured inside the
+    block, or those in one file."""
     proxy: Any = torch.fx.proxy
     usual = proxy.CapturedTraceback
     proxy.CapturedTraceback = type("Frames", (_ForwardFrames,), {"file": file})

@@ -1,7 +1,7 @@
 """Sources of tensors: one class per file format, all of them lazy.
 
-A source knows every tensor's name, shape and dtype from headers alone, and reads one tensor when it is asked for,
-memory-mapped where the format permits. It refuses damaged files; what the tensors mean is not its business.
+A source knows every tensor's name, shape and dtype from headers alone, and reads one tensor on demand, memory-mapped if
+the format permits it. It refuses damaged files; it does not interpret the tensors.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ PICKLE_HOWTO = (
 )
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-"""The first bytes of a Git LFS pointer, the small text that stands for a large file that was not fetched."""
+"""The first bytes of a Git LFS pointer, the small text file in place of a large file that was not fetched."""
 
 F16 = FORMATS["F16"]
 MOST_TENSORS = 1_000_000
-"""Tensors of one checkpoint; published ones have up to 100,000."""
+"""Maximum number of tensors of one checkpoint; published ones have up to 100,000."""
 
 
 class SourceErrors(ErrorKind):
@@ -71,17 +71,20 @@ class SourceErrors(ErrorKind):
     UNREADABLE = InputError, "{path} cannot be read: {cause}"
     DAMAGED = InputError, "{path} is truncated or corrupted: {cause}"
     TOO_MANY = InputError, "{path} has {tensors} tensors, more than the limit of {limit}"
-    NOT_IN_SHARD = InputError, "{path} lacks tensor {tensor!r}, which the index of the checkpoint places there"
-    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} has dtype {dtype}; f16, bf16, f32 and f64 are read"
+    NOT_IN_SHARD = InputError, "{path} lacks tensor {tensor!r}, which the index of the checkpoint places in this file"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} has dtype {dtype}, it must be f16, bf16, f32 or f64"
     TENSOR_UNREADABLE = InputError, "{path}: tensor {tensor!r} cannot be read: {cause}"
     NO_CODES = InternalError, "{tensor!r} is not stored as codes"
     NO_WEIGHT_MAP = InputError, "{path} has no weight_map: it must map every tensor to its shard"
-    SHARD_ELSEWHERE = InputError, "{path} places {tensor!r} in {shard!r}: a shard must lie beside the index"
+    SHARD_ELSEWHERE = (
+        InputError,
+        "{path} places {tensor!r} in {shard!r}, but a shard must be in the folder of the index",
+    )
     SHARDS_MISSING = InputError, "{path} lacks {missing} of {shards} shards: {names}"
     TRUNCATED_ARCHIVE = InputError, "{path} is a truncated or damaged archive"
     NOT_PYTORCH = InputError, "{path} is not a PyTorch file, or truncated or damaged: {cause}"
     TORCHSCRIPT = UnsupportedError, "{path} is a TorchScript archive, which is code: " + PICKLE_HOWTO
-    PICKLED = UnsupportedError, "{path} holds a pickled {what}, which needs its code to be run: " + PICKLE_HOWTO
+    PICKLED = UnsupportedError, "{path} holds a pickled {what}, which is loaded by running its code: " + PICKLE_HOWTO
     NO_STATE_DICT = InputError, "{path} holds a {form}, expected a state dict (name -> tensor)"
     NOT_A_TENSOR = InputError, "{path}: entry {name!r} is a {form}, a state dict maps names to tensors only"
     NOT_DENSE = InputError, "{path}: tensor {tensor!r} is not dense on the CPU: save it dense, with its values"
@@ -90,15 +93,15 @@ class SourceErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class StoredForm:
-    """The stored form of a weight that is not a plain tensor of numbers.
+    """Stored form of a weight that is not a plain tensor of numbers.
 
     Attributes:
-        text: its format in words, for a report.
-        format: the format of the program that holds exactly the same; None where there is none.
-        transposed: True for a weight [.., K, N], K being the axis along which groups share a scale.
-        is_exact: False if the numbers are others than those of the stored codes.
-        ordered: True if the columns of a group lie apart. Codes are given in an order in which they lie side by side,
-            and `TensorSource.parts` has that `ORDER` too.
+        text: name of the format, for a report.
+        format: format of programs with exactly the same codes; None if there is none.
+        transposed: True for a weight [.., K, N], where K is the axis along which groups share a scale.
+        is_exact: False if the numbers differ from those of the stored codes.
+        ordered: True if the columns of a group are not adjacent. Codes are returned in an order in which they are, and
+            `TensorSource.parts` includes that `ORDER`.
     """
 
     text: str
@@ -108,7 +111,7 @@ class StoredForm:
     ordered: bool = False
 
     def gives(self, encoding: Encoding) -> bool:
-        """Return True if the stored codes are those that `encoding` would make of the numbers."""
+        """Return True if the stored codes are those that `encoding` would make from the numbers."""
         own = self.format, self.transposed, self.ordered
         return self.is_exact and own == (encoding.format, encoding.transposed, encoding.ordered)
 
@@ -118,11 +121,11 @@ class TensorSource(ABC):
 
     @abstractmethod
     def names(self) -> dict[str, TensorInfo]:
-        """Shape and dtype of every tensor, without reading any."""
+        """Return shape and dtype of every tensor, without reading any."""
 
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor on the CPU, in its own dtype; `name` is one of `names()`."""
+        """Return one tensor on the CPU, in its own dtype; `name` is one of `names()`."""
 
     @property
     def is_quantized(self) -> bool:
@@ -130,8 +133,8 @@ class TensorSource(ABC):
         return False
 
     def stored_form(self, name: str) -> StoredForm | None:
-        """Return the stored form of a weight where a program may hold it in a format; None of one that it holds as
-        numbers. Floats of 16 bits that are no bf16 have the format F16."""
+        """Return the stored form of a weight that a program may hold in a format; None for a weight that it holds as
+        numbers. 16-bit floats other than bf16 have the format F16."""
         shape, dtype = self.names()[name]
         return StoredForm("f16", F16) if dtype == torch.float16 and len(shape) in RANKS else None
 
@@ -142,7 +145,7 @@ class TensorSource(ABC):
         return {F16.parts[0].name: as_bytes(self.tensor(name).numpy())}
 
     def update_digest(self, digest: hashlib._Hash) -> None:
-        """Feeds names, dtypes, shapes and bytes, in the order of names, one tensor in memory at a time."""
+        """Feed names, dtypes, shapes and bytes, in the order of names, with one tensor in memory at a time."""
         for name, (shape, dtype) in sorted(self.names().items()):
             digest.update(f"{name} {dtype} {shape}\n".encode())
             digest.update(raw_bytes(self.tensor(name)))
@@ -156,7 +159,7 @@ class SafetensorsSource(TensorSource):
     """
 
     def __init__(self, files: Mapping[Path, Iterable[str] | None]) -> None:
-        """`files`: path -> the names the index gives it, or None for all it holds."""
+        """Open `files`: names that the index assigns to each path, or None for all of its tensors."""
         self._files: dict[str, tuple[Path, Any]] = {}  # tensor name -> file and its open handle
         self._names: dict[str, TensorInfo] = {}
         for path, names in files.items():
@@ -207,7 +210,7 @@ class DictSource(TensorSource):
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a CPU tensor, row-major, without a copy where it is contiguous."""
+    """Return the bytes of a CPU tensor, row-major, without a copy if it is contiguous."""
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
@@ -215,7 +218,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def open_folder_weights(folder: Path) -> TensorSource | None:
-    """The weights in a Hugging Face folder, in transformers' own order of preference; None if it has none."""
+    """Return the weights in a Hugging Face folder, in transformers' own order of preference; None if it has none."""
     single = folder / "model.safetensors"
     if single.is_file():
         return SafetensorsSource({single: None})
@@ -230,9 +233,9 @@ def open_folder_weights(folder: Path) -> TensorSource | None:
 
 
 def _shards(index: Path) -> dict[Path, list[str]]:
-    """Shard -> tensor names, checked to lie beside the index."""
+    """Return the names of tensors by shard. Shards must be in the folder of the index."""
     refuse_pointer(index)
-    # Names must be unique: of a tensor in two shards nobody could tell which one counts.
+    # Names must be unique: a tensor in two shards would be ambiguous.
     weight_map = read_json(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise SourceErrors.NO_WEIGHT_MAP(path=index)
@@ -264,18 +267,18 @@ def _pickled_shards(index: Path) -> DictSource:
 
 
 def load_weights_only(path: Path) -> Any:
-    """Return what a `torch.save` file holds, memory-mapped, without running anything that it names.
+    """Return the contents of a `torch.save` file, memory-mapped, without running code that it names.
 
     Raises:
         InputError: not a PyTorch file, truncated or damaged.
-        UnsupportedError: it needs code to be unpickled (a module, TorchScript).
+        UnsupportedError: it can be unpickled only by running code (a module, TorchScript).
     """
     refuse_pointer(path)
     archive = zipfile.is_zipfile(path)
     if not archive and _first_bytes(path, 2) == b"PK":
         raise SourceErrors.TRUNCATED_ARCHIVE(path=path)
     try:
-        with warnings.catch_warnings():  # the error that is raised here says the same
+        with warnings.catch_warnings():  # the error that is raised here has the same information
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:
@@ -302,7 +305,7 @@ def state_dict(values: Any, origin: str) -> dict[str, torch.Tensor]:
 
 
 def _unpickling_refused(path: Path, message: str) -> Exception:
-    """A file that needs code, or a damaged one: torch's message tells them apart."""
+    """Return the error for a file that needs code, or for a damaged one, depending on torch's message."""
     named = re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported class ([\w.]+)|instance of type <class '([\w.]+)'>", message)
     if named is None and "global" not in message.lower():
         return SourceErrors.NOT_PYTORCH(path=path, cause=quoted(message))
@@ -311,7 +314,7 @@ def _unpickling_refused(path: Path, message: str) -> Exception:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a Git LFS pointer in place of a file. A file that is missing is left to its reader. Raises InputError."""
+    """Refuse a Git LFS pointer in place of a file. A missing file is left to its reader. Raises InputError."""
     if path.is_file() and _first_bytes(path, len(POINTER)) == POINTER:
         raise SourceErrors.POINTER(path=path)
 

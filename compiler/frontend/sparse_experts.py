@@ -1,14 +1,15 @@
-"""Experts that a model applies to all tokens, with rows of zeros for those that are not chosen.
+"""Recognition of experts that a model applies to all tokens, with zero rows for those that are not selected.
 
-Some classes of transformers (Llama 4) do not run their experts through its interface. They make scores [T, X] of which
-all but those of each token's chosen experts are zero, scale a copy of the tokens per expert by them, multiply all of it
-by the stacked matrices of all experts, and sum over experts. What is not chosen is rows of zeros, which remain zeros:
-through a product because it has no bias, through an activation because that gives 0 for 0.
+Some classes of transformers (Llama 4) do not run their experts through its interface. They make scores [T, X] that are
+zero except for each token's selected experts, scale a copy of the tokens per expert by them, multiply all of it by the
+stacked matrices of all experts, and sum over experts. Rows of experts that are not selected are zero and remain zero:
+through a product because it has no bias, through an activation because it maps 0 to 0.
 
-While such a model runs, its functions are followed. A tensor is known by its rows [T, k, ..] of the chosen experts and
-the one number that all its other elements are; where that is zero at the sum over experts, the sum over the chosen ones
-takes its place, and the products are `sscc::expert_product`. That is the same for all weights and inputs whose products
-are finite. Where anything else is done the chain breaks, nothing is replaced, and capture refuses the module.
+While such a model runs, its functions are followed. A tensor is known by its rows [T, k, ..] of the selected experts
+and the single number that all its other elements have. If that is zero at the sum over experts, the sum over the
+selected experts replaces it, and the products are `sscc::expert_product`. The result is the same for all weights and
+inputs whose products are finite. After any other function the chain ends, nothing is replaced, and capture refuses the
+module.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ POINTWISE = frozenset(
     "float to type type_as contiguous sigmoid silu gelu relu tanh softplus mish hardswish leaky_relu elu selu "
     "relu6 square".split()
 )
-"""Functions that compute each number from one number."""
+"""Element-wise functions of one operand."""
 MULTIPLICATIONS = frozenset({"mul", "__mul__", "__rmul__"})
 FILLED = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
 Layout = Literal["token expert", "expert token", "rows", "stacked"]
@@ -34,14 +35,14 @@ Layout = Literal["token expert", "expert token", "rows", "stacked"]
 
 @dataclass(frozen=True)
 class _Filled:
-    """A tensor all of whose elements are one number."""
+    """A tensor whose elements all have the same value."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class _Indices:
-    """The `k` different experts [T, k] of each token, of so many."""
+    """Indices [T, k] of the `k` different experts of each token, among `experts`."""
 
     experts: int
 
@@ -56,13 +57,13 @@ class _Copies:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Numbers of tokens' chosen experts; all others are one number.
+    """Numbers of tokens' selected experts; all other elements have one value.
 
     Attributes:
         rows: [T, k, F].
-        index: [T, k], which experts; those of a token are different.
+        index: [T, k], the experts; those of a token are different.
         experts: X.
-        fill: what all others are.
+        fill: value of all other elements.
         layout: "token expert" [T, X] and "expert token" [X, T] (F = 1), "rows" [X * T, F] or "stacked" [X, T, F].
     """
 
@@ -74,7 +75,7 @@ class _Chosen:
 
     @property
     def shapes(self) -> dict[Layout, tuple[int, ...]]:
-        """The shape of all numbers in each layout that has the experts first."""
+        """Return the shape of all numbers in each layout with the experts first."""
         tokens, _, width = self.rows.shape
         flat: dict[Layout, tuple[int, ...]] = {"expert token": (self.experts, tokens)} if width == 1 else {}
         return {"rows": (self.experts * tokens, width), "stacked": (self.experts, tokens, width), **flat}
@@ -84,11 +85,11 @@ Known = _Filled | _Indices | _Copies | _Chosen
 
 
 class ExpertRecogniser(TorchFunctionMode):
-    """Replaces sums over all experts by sums over the chosen ones while it is active."""
+    """Replaces sums over all experts by sums over the selected ones while it is active."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[Tensor, Known]] = {}  # the tensor too, or another one could get its id
+        self._known: dict[int, tuple[Tensor, Known]] = {}  # with the tensor itself, so that its id is not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -107,7 +108,7 @@ class ExpertRecogniser(TorchFunctionMode):
         facts = known if isinstance(known, list) else [known]
         for tensor, fact in zip(results, [*facts, *[None] * (len(results) - len(facts))], strict=True):
             if isinstance(tensor, Tensor):
-                self._known.pop(id(tensor), None)  # which a function has made or written over
+                self._known.pop(id(tensor), None)  # created or overwritten by this function
                 if fact is not None:
                     self._known[id(tensor)] = tensor, fact
         if name == "__setitem__":
@@ -120,7 +121,7 @@ class ExpertRecogniser(TorchFunctionMode):
     def _after(
         self, name: str, func: Callable[..., Any], before: list[Known | None], result: Any, args: Any, keywords: Any
     ) -> Known | list[Known | None] | None:
-        """What is known of what a function gives."""
+        """Return what is known about the result of a function."""
         first, second = [*before, None, None][:2]
         if name in FILLED or name in ("full_like", "new_full"):
             value = FILLED[name] if name in FILLED else (keywords.get("fill_value", args[-1]))
@@ -158,7 +159,7 @@ class ExpertRecogniser(TorchFunctionMode):
         return None
 
     def _scattered(self, first: Known | None, args: Any) -> _Chosen | None:
-        """The scores [T, X] that have those of the chosen experts among numbers that are all the same."""
+        """Return the scores [T, X] with those of the selected experts scattered among equal numbers."""
         if len(args) != 4 or not isinstance(first, _Filled) or args[1] not in (1, -1):
             return None
         target, _, index, source = args
@@ -171,7 +172,7 @@ class ExpertRecogniser(TorchFunctionMode):
 
 
 def _product(x: Known | None, y: Known | None) -> _Chosen | None:
-    """What is known of a product of two numbers each."""
+    """Return the known form of an element-wise product."""
     if not isinstance(y, _Chosen):
         return None
     if isinstance(x, _Copies) and x.experts == y.experts and y.layout == "rows" and y.fill == 0:
@@ -181,7 +182,7 @@ def _product(x: Known | None, y: Known | None) -> _Chosen | None:
 
 
 def _multiplied(x: _Chosen, weight: Any) -> _Chosen | None:
-    """What is known of rows times a matrix [X, F, O] per expert: zeros remain zeros."""
+    """Return the known form of rows times a matrix [X, F, O] per expert: zeros remain zeros."""
     if x.layout != "stacked" or x.fill != 0 or not isinstance(weight, Tensor) or weight.dim() != 3:
         return None
     if weight.shape[:2] != (x.experts, x.rows.shape[2]) or weight.dtype != x.rows.dtype:
@@ -190,8 +191,8 @@ def _multiplied(x: _Chosen, weight: Any) -> _Chosen | None:
 
 
 def _same(func: Callable[..., Any], value: float, others: Iterable[Any], keywords: dict[str, Any]) -> float:
-    """What a function of one number gives for `value`. It runs apart from any export, on a real number; where it takes
-    the dtype of another tensor, any stands for that."""
+    """Return the result of an element-wise function for `value`. It runs outside of any export, on a real number; if it
+    takes the dtype of another tensor, any tensor will do."""
     plain = [torch.tensor([0.0]) if isinstance(other, Tensor) else other for other in others]
     named = {name: other for name, other in keywords.items() if name != "device"}
     with _disable_current_modes():
@@ -199,7 +200,8 @@ def _same(func: Callable[..., Any], value: float, others: Iterable[Any], keyword
 
 
 def stacked_experts(model: torch.nn.Module) -> list[str]:
-    """The paths of modules that hold matrices of several experts, in and out again, and run by themselves."""
+    """Return the paths of modules with stacked input and output matrices of several experts, which run by themselves.
+    """
     return [
         name
         for name, module in model.named_modules()

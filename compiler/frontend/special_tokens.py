@@ -1,4 +1,4 @@
-"""Tokens of a checkpoint that mean something beyond text: those that end an answer, and those that the model lacks."""
+"""Special tokens of a checkpoint: those that end an answer, and those that the model lacks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sscc.runtime.text.tokenizer import encode, encode_whole
 
 TOKENIZER_FILE = "tokenizer.json"
 SHOWN = 8
-"""Tokens that a warning names."""
+"""Maximum number of tokens that a warning names."""
 
 
 class TokenErrors(ErrorKind):
-    NO_TOKENIZER = InputError, "{origin} is not a tokenizer that can be read: {cause}"
+    NO_TOKENIZER = InputError, "{origin} is not a readable tokenizer: {cause}"
     END_BEYOND_VOCABULARY = (
         InputError,
-        "{path}: {field} has the token {token}, and the model's vocabulary is 0 .. {last}: an answer would never end "
+        "{path}: {field} has the token {token}, but the model's vocabulary is 0 .. {last}: an answer would never end "
         "with it",
     )
     BOS_BEYOND_VOCABULARY = (
         InputError,
-        "{path}: the tokenizer begins a text with {text!r}, which is the token {token}, and the model's vocabulary is "
+        "{path}: the tokenizer begins a text with {text!r}, which is the token {token}, but the model's vocabulary is "
         "0 .. {last}",
     )
 
@@ -44,8 +44,7 @@ class TokenWarnings(ErrorKind):
 
 
 def tokenizer_of(files: Mapping[str, bytes], origin: str = TOKENIZER_FILE) -> Tokenizer | None:
-    """Return the tokenizer among a checkpoint's files; None where there is none. Raises InputError where it is
-    damaged."""
+    """Return the tokenizer among a checkpoint's files; None if there is none. Raises InputError if it is damaged."""
     data = files.get(TOKENIZER_FILE)
     try:
         return None if data is None else _parsed(data)
@@ -61,13 +60,14 @@ def _parsed(data: bytes) -> Tokenizer:
 def stated_ends(
     config: PreTrainedConfig | None, whole: PreTrainedConfig | None, files: Mapping[str, bytes]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the tokens that end an answer by where they are stated.
+    """Return the tokens that end an answer, by the place that states them.
 
-    The default of a config's class counts only where nothing else states an end.
+    The default of a config's class counts only if no other place states one.
 
     Args:
-        config: of the decoder that is compiled; whole: of the composite model around it.
-        files: of the tokenizer, by name.
+        config: config of the decoder that is compiled.
+        whole: config of the composite model around it.
+        files: files of the tokenizer, by name.
     """
     ends: dict[str, tuple[int, ...]] = {}
     generation = files.get(GENERATION_FILE)
@@ -90,15 +90,16 @@ def stated_ends(
 
 
 def check_vocabulary(path: Path, ends: Mapping[str, Sequence[int]], files: Mapping[str, bytes], size: int) -> None:
-    """Check the tokens that every conversation needs against a vocabulary of `size` tokens, and warn of others beyond.
+    """Check the tokens that every conversation needs against a vocabulary of `size` tokens, and warn of others beyond
+    it.
 
     Args:
         path: the checkpoint, for messages.
-        ends: `stated_ends`.
-        files: of the tokenizer, by name.
+        ends: result of `stated_ends`.
+        files: files of the tokenizer, by name.
 
     Raises:
-        InputError: a token that ends an answer, or that begins a text, is not in the vocabulary.
+        InputError: a token that ends an answer, or begins a text, is not in the vocabulary.
     """
     for field, tokens in ends.items():
         for token in tokens:

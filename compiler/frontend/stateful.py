@@ -1,6 +1,6 @@
-"""The operators of a captured model that depend on earlier tokens, beside attention.
+"""The operators of a captured model, other than attention, that depend on earlier tokens.
 
-Each says what captured models, configs, and eager runs must know of it. Attention has its own interface
+Each declares what capture, configs and eager runs need to know about it. Attention has its own interface
 (`sscc.compiler.frontend.operator`).
 """
 
@@ -23,8 +23,8 @@ class StatefulOperator(Protocol):
 
     Attributes:
         target: the operator in a captured graph.
-        layer_argument: which of its arguments is the number of the decoder layer.
-        layer_types: the names that configs give to layers that call it.
+        layer_argument: index of its argument with the number of the decoder layer.
+        layer_types: types of layers, in configs, that call it.
     """
 
     target: Any
@@ -35,7 +35,7 @@ class StatefulOperator(Protocol):
         """Return the paths of the modules of a model that the operator may replace."""
 
     def recognise(self, model: Any) -> None:
-        """Let a model of transformers call the operator, as long as its attention implementation is one of ours."""
+        """Let a model of transformers call the operator, while its attention implementation is one of ours."""
 
     def in_pieces(self) -> AbstractContextManager[None]:
         """Return a context in which the operator computes a text that is fed in pieces."""
@@ -51,13 +51,14 @@ OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION, RECURRENCE, LEARNE
 TARGETS: Mapping[object, int] = {
     torch.ops.sscc.attention.default: 3, **{operator.target: operator.layer_argument for operator in OPERATORS}
 }
-"""All operators that depend on earlier tokens, attention too, and which argument of each is the number of the layer."""
+"""All operators that depend on earlier tokens, attention included, with the index of their argument for the layer's
+number."""
 LAYER_TYPES: frozenset[str] = frozenset().union(*(operator.layer_types for operator in OPERATORS))
-"""The names that configs give to layers that call one of `OPERATORS`, and do not attend."""
+"""Types of layers, in configs, that call one of `OPERATORS` and have no attention."""
 
 
 OperatorContext = Callable[[StatefulOperator], AbstractContextManager[None]]
-"""Gives the context in which an operator computes."""
+"""Returns the context in which an operator computes."""
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Members of a zip archive that are stored as they are, found by one reading of the archive that leaves no choice.
+"""Uncompressed members of a zip archive, found by a reading of the archive that leaves no ambiguity.
 
-Readers of zip files differ in which of several directories, names or sizes they believe. This one reads the central
-directory at the end of the file, compares each local header with it, and refuses whatever two readers could understand
-differently: names twice or in another case, members that overlap, compression, encryption, several disks, comments.
-Sizes are known before anything is read, so an archive costs no more memory than its directory.
+Readers of zip files differ in which of several directories, names or sizes they trust. This one reads the central
+directory at the end of the file, compares each local header with it, and refuses everything that two readers could
+understand differently: duplicate names, also in another case, overlapping members, compression, encryption, several
+disks, comments. Sizes are known before anything is read, so an archive costs no more memory than its directory.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Member:
     """A stored member.
 
     Attributes:
-        name: as in the directory.
-        start, size: its bytes in the file.
-        crc: CRC-32 of these.
+        name: name in the directory.
+        start, size: range of its bytes in the file.
+        crc: CRC-32 of these bytes.
     """
 
     name: str
@@ -72,7 +72,7 @@ class StoredZip:
     """The members of an archive, by name in the order of the directory.
 
     Raises:
-        InputError: a file that is no such archive. Nothing is read but the directory and the local headers.
+        InputError: the file is not such an archive. Only the directory and the local headers are read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,7 +141,7 @@ class StoredZip:
         return self._placed(members, offset)
 
     def _trailer(self) -> tuple[int, int, int]:
-        """Members, and size and offset of the directory."""
+        """Return the number of members, and size and offset of the directory."""
         length = os.fstat(self._file.fileno()).st_size
         end = length - _END.size
         tail = self._at(max(end, 0), _END.size)
@@ -170,7 +170,7 @@ class StoredZip:
         return count, size, offset
 
     def _entry(self, data: bytes, place: int, entry: int) -> tuple[Member, int]:
-        """The member of an entry of the directory, its `start` being that of the local header; the next entry."""
+        """Return the member of an entry of the directory, with the `start` of its local header, and the next entry."""
         fields = _ENTRY.unpack_from(data, place)
         magic, _, _, flags, method, _, _, crc, packed, size, long, extra, comment, disk, _, _, start = fields
         named = place + _ENTRY.size
@@ -199,7 +199,7 @@ class StoredZip:
         return raw.decode("ascii")
 
     def _placed(self, members: list[Member], directory: int) -> list[Member]:
-        """The members at the places of their bytes, which the local headers say."""
+        """Return the members with the ranges of their bytes, which follow from the local headers."""
         placed, behind = {}, 0
         for member in sorted(members, key=lambda member: member.start):
             if member.start < behind or member.start + _LOCAL.size > directory:
@@ -220,7 +220,7 @@ class StoredZip:
 
 
 def _zip64(extra: bytes) -> list[int]:
-    """Numbers of the zip64 field among the extra fields of an entry, if it has one."""
+    """Return the numbers of the zip64 field among the extra fields of an entry, if it has one."""
     while len(extra) >= 4:
         kind, size = struct.unpack_from("<2H", extra)
         if kind == _ZIP64 and size <= 28 and len(extra) >= 4 + size:

@@ -26,8 +26,8 @@ TOKENIZER_FILES = (
 )
 ADDITIONAL_TEMPLATES = "additional_chat_templates"
 PROCESSOR_TEMPLATES = ("processor_config.json", "chat_template.json")
-"""Files in which a processor has the template that its tokenizer lacks: the first counts, as in transformers."""
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a file beside others, never of a path
+"""Files in which a processor has the template that its tokenizer lacks: the first one counts, as in transformers."""
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a plain file name, never a path
 SLOW_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "spiece.model")
 _SENTENCEPIECE_START = b"\n"  # the tag of a sentencepiece model's first field; tiktoken's form is lines of base64
 
@@ -36,7 +36,7 @@ class TokenizerFilesErrors(ErrorKind):
     NOT_READABLE = InputError, "{path}: its tokenizer cannot be read: {reason}"
     NO_PACKAGE = (
         InputError,
-        "{path} has no tokenizer.json, and its {file} is read by {package}, which is not installed: pip install "
+        "{path} has no tokenizer.json, and reading its {file} needs {package}, which is not installed: pip install "
         "{packages}, or save the tokenizer with transformers' save_pretrained",
     )
     NOT_CONVERTIBLE = (
@@ -44,21 +44,21 @@ class TokenizerFilesErrors(ErrorKind):
         "{path} has no tokenizer.json, and transformers cannot convert its older tokenizer ({cause}): save the "
         "tokenizer with transformers' save_pretrained",
     )
-    BAD_TEMPLATE = InputError, "{cause}: mend the template, or take it out"
+    BAD_TEMPLATE = InputError, "{cause}: correct the template, or remove it"
     NOT_A_DICTIONARY = InputError, "{path}: tokenizer must be a dict from file name to bytes"
     BAD_NAME = (
         InputError,
-        "{path}: the tokenizer has a file named {name!r:.80}: names are of letters, digits, '.', '_' and '-'",
+        "{path}: the tokenizer has a file named {name!r:.80}: names consist of letters, digits, '.', '_' and '-'",
     )
     NOT_TEXT = InputError, "{path}: a file of the tokenizer is not text: {cause}"
     TEMPLATE_NOT_TEXT = InputError, "{path}: chat_template is a JSON {type}, it must be a text"
-    NO_DEFAULT_TEMPLATE = InputError, "{path} has the chat templates {names} and none called {default!r}"
+    NO_DEFAULT_TEMPLATE = InputError, "{path} has the chat templates {names}, but none called {default!r}"
 
 
 def folder_tokenizer(folder: Path) -> dict[str, bytes]:
     """Return the tokenizer's files in a Hugging Face folder by name.
 
-    A tokenizer.json that is missing is made from older forms. A chat template that stands in another file is given as
+    A missing tokenizer.json is made from older forms. A chat template in another file is returned as
     chat_template.jinja (`_template`).
     """
     try:
@@ -104,8 +104,8 @@ def _known_files(folder: Path) -> dict[str, bytes]:
 
 
 def _template(folder: Path, files: Mapping[str, bytes]) -> bytes | None:
-    """Return the chat template that stands neither in chat_template.jinja nor in tokenizer_config.json; None where
-    there is none, or one of these counts.
+    """Return the chat template that is neither in chat_template.jinja nor in tokenizer_config.json; None if there is
+    none, or if one of these takes precedence.
 
     The order is that of transformers: the default one in the folder of additional templates, chat_template.jinja,
     tokenizer_config.json, and for a checkpoint whose tokenizer has no template the files of its processor.
@@ -117,7 +117,7 @@ def _template(folder: Path, files: Mapping[str, bytes]) -> bytes | None:
             return (additional / f"{DEFAULT_NAME}.jinja").read_bytes()
         if TEMPLATE_FILE in files:
             return None
-        if names:  # these would take the place of the one in tokenizer_config.json
+        if names:  # these would replace the one in tokenizer_config.json
             raise TokenizerFilesErrors.NO_DEFAULT_TEMPLATE(path=additional, names=names, default=DEFAULT_NAME)
         if CONFIG_FILE in files and _template_in(files[CONFIG_FILE], folder / CONFIG_FILE) is not None:
             return None

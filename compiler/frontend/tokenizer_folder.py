@@ -1,8 +1,8 @@
-"""Folders of tokenizers that transformers may read: their configs name no file.
+"""Safe folders of tokenizers for transformers: their configs name no file.
 
 transformers opens the file that `"vocab": "/some/file"` of a tokenizer_config.json or special_tokens_map.json names,
-and its contents end up in the artifact's vocabulary. It looks for the files of a vocabulary by their names in the
-folder anyway, so nothing is lost without such fields.
+and its contents end up in the artifact's vocabulary. It finds the files of a vocabulary by their names in the folder
+anyway, so nothing is lost without such fields.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from sscc.ir.files import read_text
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".py")
 _FILES = frozenset(("vocab", "merges", "tokenizer_object", "auto_map", "name_or_path", "_name_or_path"))
-"""Fields that name files, beside those that end in `_file`, or are ignored."""
+"""Fields that name files, besides those that end in `_file`, or are ignored."""
 
 
 class TokenizerFolderErrors(ErrorKind):
     NAMES_A_FILE = InputError, (
-        "{path}: the field {field!r} names the file {file!r}: a tokenizer's files lie in its folder, and no field may "
-        "name another"
+        "{path}: the field {field!r} names the file {file!r}: all files of a tokenizer must be in its folder, and no "
+        "field may name another file"
     )
     NOT_JSON = InputError, "{path} is not JSON: {reason}"
 
 
 @contextmanager
 def staged_tokenizer(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder with a tokenizer's files, whose configs name no file.
+    """Create a temporary folder with a tokenizer's files, whose configs name no file.
 
-    Raises InputError where a config is damaged, or names a file in a field that is not known to.
+    Raises InputError if a config is damaged, or names a file in an unknown field.
     """
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
@@ -66,7 +66,7 @@ def _without_files(path: Path) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value."""
+    """Yield every text in a JSON value."""
     pending = [value]
     while pending:
         item = pending.pop()

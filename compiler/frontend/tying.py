@@ -1,8 +1,8 @@
 """Heads that a config ties to the embedding, and checkpoints that store both.
 
-transformers decides by what is stored, and this does the same: where one of the two is stored, it is both; where both
-are stored and equal, they are one; where they differ, the stored head is used, and a warning names it. What is untied
-is so in the config of the checkpoint from then on (`tie_word_embeddings`).
+As in transformers, the stored tensors decide: if only one of the two is stored, it is used for both; if both are stored
+and equal, they are one; if they differ, both are used as stored, with a warning. The config of the checkpoint then has
+the tie removed (`tie_word_embeddings`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sscc.compiler.options.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
 
 COMPARED_ELEMENTS = 1 << 22
-"""Elements of each of two tensors that are compared at once."""
+"""Number of elements of each of two tensors that are compared at once."""
 
 
 class TyingErrors(ErrorKind):
     PROGRAM_IS_TIED = (
         InputError,
-        "{path} stores {head!r} with other values than {embedding!r}, and the program has one weight for both: compile "
+        "{path} stores {head!r} with other values than {embedding!r}, but the program has one weight for both: compile "
         "from this checkpoint, or from its config with tie_word_embeddings: false",
     )
 
@@ -48,14 +48,14 @@ def possible_ties(config: PreTrainedConfig | None) -> dict[str, str]:
 
 
 def untied_as_stored(path: Path, source: RenamedSource, config: PreTrainedConfig) -> bool:
-    """Return True if a checkpoint stores a head with other values than the embedding that its config ties it to, and
-    warn of it.
+    """Return True, with a warning, if a checkpoint stores a head with other values than the embedding to which its
+    config ties it.
 
-    Gives `source` the embedding where the head alone is stored. Where one pair is untied, it gives each other pair of
-    which one is stored both names.
+    Adds the embedding to `source` if only the head is stored. If one pair is untied, adds the missing name of every
+    other pair of which one is stored.
 
     Args:
-        path: for the warning.
+        path: checkpoint, for the warning.
     """
     if not getattr(config, "tie_word_embeddings", False):
         return False
@@ -81,14 +81,14 @@ def untied(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def check_ties(path: Path, source: TensorSource, config: PreTrainedConfig | None, wanted: Container[str]) -> None:
-    """Check that a program which has one weight for embedding and head gets a checkpoint of which that is true.
+    """Check that a checkpoint fits a program that has one weight for embedding and head.
 
     Args:
-        path: of the checkpoint, for messages.
-        config: the checkpoint's.
-        wanted: the names of the tensors that the program's weights are made of.
+        path: checkpoint, for messages.
+        config: config of the checkpoint.
+        wanted: names of the tensors from which the program's weights are made.
 
-    Raises InputError where the checkpoint stores a head with other values.
+    Raises InputError if the checkpoint stores a head with other values.
     """
     for head, embedding in possible_ties(config).items():
         for one, other in ((head, embedding), (embedding, head)):

@@ -1,8 +1,8 @@
-"""The untouched model with a checkpoint's weights, for what runs it eagerly: the probe and goldens.
+"""The untouched model with a checkpoint's weights, for eager runs: the probe and goldens.
 
-What a checkpoint stands for may take many times the memory of what it stores, and more than there is: codes of 4 bits
-become numbers of 16 or 32. Where these take more than `RESIDENT_BYTES`, a decoder layer has its weights only while it
-runs. Each call of the model then reads the checkpoint once; what is computed is the same, bit for bit.
+The numbers of a checkpoint may take many times the memory of the stored form, and more than there is: 4-bit codes
+become numbers of 16 or 32 bits. If the numbers take more than `RESIDENT_BYTES`, a decoder layer has its weights only
+while it runs. Each call of the model then reads the checkpoint once; the results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from sscc.runtime.support.usable_memory import usable_memory
 logger = logging.getLogger("sscc")
 
 REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
-"""Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
+"""Fields of a config with a distance between tokens beyond which a feature shows; a short text has to show it."""
 
 RESIDENT_BYTES = max(4 << 30, usable_memory() // 3)
-"""Most bytes of numbers of a model whose layers all have their weights at once: a third of the memory, or 4 GiB."""
+"""Maximum bytes of numbers of a model whose layers all have their weights at once: a third of the memory, or 4 GiB."""
 
 
 class LoadingErrors(ErrorKind):
     LACKS = InputError, "{path} lacks the parameter {tensor!r} of shape {shape}"
-    SHAPE = InputError, "{path}: parameter {tensor!r} has shape {stored}, the config asks for {shape}"
+    SHAPE = InputError, "{path}: parameter {tensor!r} has shape {stored}, but the config requires {shape}"
 
 
 def load_model(
@@ -52,21 +52,21 @@ def load_model(
     kinds: LayerKinds | None = None,
     tokens: Sequence[int] | None = None,
 ) -> torch.nn.Module:
-    """The untouched transformers model with the checkpoint's weights, calling our attention operator.
+    """Return the untouched transformers model with the checkpoint's weights, which calls our attention operator.
 
-    Parameters become `dtype`, but those that transformers keeps in f32; buffers that the checkpoint holds, as the
-    biases of routers, keep the model's own. What has its dtype already stays memory-mapped. Layers that are not one
-    list have their weights all the time.
+    Parameters become `dtype`, except those that transformers keeps in f32; buffers that the checkpoint holds, such as
+    the biases of routers, keep the model's dtype. Tensors that have their dtype already stay memory-mapped. Layers that
+    are not one list have their weights all the time.
 
     Args:
-        reach: in positions, what the fields of `REACHES` are cut down to, and how long a text has other frequencies
-            than those of long ones, where one of `context` positions has these; None leaves them.
-        layout: a program's weights. Parameters that it has quantised are what their codes stand for; those that the
-            checkpoint stores in the same format are that already. An embedding whose rows are looked up keeps its own
-            numbers, also where the head, which is tied to it, is quantised.
-        kinds: read the captured layers alone, without which the model must not run (`only_captured`).
-        tokens: only the rows of these tokens are read of the embedding and of the head, whose token i is then number i
-            of these; None reads all rows, and so does a model without a head.
+        reach: number of positions to which the fields of `REACHES` are reduced, and beyond which a text has long-text
+            frequencies, if a text of `context` positions has these; None for no change.
+        layout: weights of a program. Parameters that it has quantised are dequantised from its codes; those that the
+            checkpoint stores in the same format already are. An embedding whose rows are looked up keeps its own
+            numbers, even if the head, which is tied to it, is quantised.
+        kinds: read only the captured layers, without which the model must not run (`only_captured`).
+        tokens: read only the rows of these tokens of the embedding and of the head; token i of the model is then the
+            i-th of these. None reads all rows, as does a model without a head.
 
     Raises:
         InputError: the checkpoint lacks a parameter, has it in another shape, or cannot be read.
@@ -94,10 +94,11 @@ def _read_parameters(
     layout: Layout,
     stack: tuple[str, torch.nn.ModuleList] | None,
 ) -> None:
-    """Give a model its parameters and buffers.
+    """Load the parameters and buffers of a model.
 
     Args:
-        canonical: names of the checkpoint by those of the model. stack: its layers and their path, if they are a list.
+        canonical: names of the checkpoint by those of the model.
+        stack: path and layers of its stack, if they are a list.
     """
     held = checkpoint.names()
     for name, parameter in model.named_parameters():
@@ -133,12 +134,12 @@ def _ends(model: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(embedding, torch.nn.Embedding) or not isinstance(head, torch.nn.Linear):
         return ()
-    embedding.padding_idx = None  # it might be beyond the rows
+    embedding.padding_idx = None  # it may exceed the rows that are read
     return embedding, head
 
 
 def _encodings(checkpoint: Checkpoint, layout: Layout) -> dict[str, Encoding]:
-    """Of the tensors that a program has quantised and the checkpoint not in the same way, by name."""
+    """Return the encodings of tensors that a program has quantised, but the checkpoint not in the same way, by name."""
     return {
         source: Encoding.parse(stack.encoding)
         for stack in layout.values()
@@ -159,7 +160,7 @@ class _Numbers:
     _shared: dict[tuple[str, bool], torch.nn.Parameter] = field(default_factory=dict)
 
     def read(self, name: str, dtype: torch.dtype, *, quantised: bool = True) -> torch.nn.Parameter:
-        """One, read now. With `quantised` it is what its codes stand for, where the program has codes of it."""
+        """Read a parameter. With `quantised` it is dequantised from the program's codes, if there are any."""
         values = self.checkpoint.tensor(name).to(dtype)
         if quantised and name in self.encodings:
             rounded = round_trip(values.float().numpy(), self.encodings[name])
@@ -188,7 +189,7 @@ class _Numbers:
         return torch.from_numpy(dequantize(parts, form.format))
 
     def shared(self, name: str, dtype: torch.dtype, *, quantised: bool) -> torch.nn.Parameter:
-        """As `read`, once for all modules that are tied."""
+        """Read a parameter like `read`, once for all modules that are tied."""
         key = name, quantised and name in self.encodings
         if key not in self._shared:
             self._shared[key] = self.read(name, dtype, quantised=quantised)
@@ -196,8 +197,8 @@ class _Numbers:
 
 
 def affordable(checkpoint: Checkpoint, dtype: torch.dtype, kinds: LayerKinds) -> LayerKinds:
-    """Return the layers whose numbers lie in memory at once: the captured ones, or, where these are too many, the first
-    of each kind."""
+    """Return the layers whose numbers are in memory at once: the captured ones, or, if these are too many, the first of
+    each kind."""
     assert checkpoint.config is not None
     skeleton = build_skeleton(checkpoint.config)
     with only_captured(skeleton, kinds):
@@ -211,12 +212,12 @@ def _stream_layers(
     canonical: Mapping[str, str],
     numbers: _Numbers,
 ) -> frozenset[str]:
-    """Let each decoder layer read its weights when it is called and drop them when it returns, where all of them
-    together are too much. Return the names of these parameters in the model."""
+    """Let each decoder layer read its weights when it is called and drop them when it returns, if all of them together
+    take too much memory. Return the names of these parameters in the model."""
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
     if nbytes <= RESIDENT_BYTES or stack is None:
         return frozenset()
-    logger.info("the model's numbers take %s: its layers are read one at a time", format_bytes(nbytes))
+    logger.info("the model's weights take %s: loading layer by layer", format_bytes(nbytes))
     path, modules = stack
     for index, layer in enumerate(modules):
         _stream(layer, f"{path}.{index}.", canonical, numbers)

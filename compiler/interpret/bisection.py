@@ -1,4 +1,4 @@
-"""Which pass changes what a model computes: its outputs after every pass against those of the first runnable level."""
+"""Bisection of passes: the outputs of a model after every pass, compared with those of the first runnable level."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from sscc.runtime.session.session import Session
 class BisectionErrors(ErrorKind):
     BAD_STEPS = UsageError, "--steps is {steps}, it must be at least 0"
     TOO_LONG = UsageError, (
-        "{prompt_tokens} prompt tokens and {steps} steps do not fit: the prompt needs at least 1 token, both "
-        "together at most {max_context} (max-context)"
+        "{prompt_tokens} prompt tokens and {steps} steps do not fit: the prompt needs at least 1 token, both together "
+        "at most {max_context} (max-context)"
     )
-    RANKS_DIFFER = CheckError, "rank {rank} has other logits than rank 0: {difference}"
+    RANKS_DIFFER = CheckError, "the logits of rank {rank} differ from those of rank 0: {difference}"
     NOT_EVALUATED = UnsupportedError, "after {step}: {cause}"
-    NOT_FINITE = CheckError, "the logits after {step}, which the others are compared with, are not finite"
+    NOT_FINITE = CheckError, "the logits after {step}, with which the others are compared, are not finite"
 
 SCHEDULE = "schedule"
 Tensors = Mapping[str, torch.Tensor]
@@ -45,8 +45,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is run after every pass: a prompt, then fixed tokens instead of those that the model would choose, so that
-    one other choice does not make everything after it differ.
+    """Input of the run after every pass: a prompt, then fixed tokens instead of the model's choices, so that a
+    different choice does not change everything after it.
 
     Attributes:
         prompt: at least one token id.
@@ -58,7 +58,8 @@ class Trial:
 
     @classmethod
     def random(cls, signature: Signature, prompt_tokens: int | None, steps: int, seed: int) -> Trial:
-        """Random tokens; by default a prompt a quarter longer than the cache, where the context has room.
+        """Return a trial of random tokens; by default its prompt is a quarter longer than the cache, if the context has
+        room.
 
         Raises:
             UsageError: prompt and steps exceed the context, or the prompt has no token.
@@ -75,7 +76,8 @@ class Trial:
         return cls(tuple(tokens[:count]), tuple(tokens[count:]))
 
     def logits(self, session: Session) -> Array:
-        """[1 + len(tokens), V]: after the prompt, which is prefilled in two calls, and after each token.
+        """Return the logits [1 + len(tokens), V] after the prompt, which is prefilled in two calls, and after each
+        token.
 
         The last slot of the batch is used; the others stay empty.
         """
@@ -91,14 +93,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a step of the compilation did to the outputs.
+    """Effect of a step of the compilation on the outputs.
 
     Attributes:
-        name: the pass, "schedule" for emission, or a file.
-        level: that the module has reached.
-        difference: against the first outputs; None for the first ones themselves.
-        problem: why there are no outputs any more, "" where there are: an operation does something undefined, a
-            weight is not one of the model's, or the schedule is malformed.
+        name: pass, "schedule" for emission, or file.
+        level: level of the module after the step.
+        difference: difference from the first outputs; None for the first ones themselves.
+        problem: reason why there are no outputs: an operation does something undefined, a weight is not one of the
+            model's, or the schedule is malformed; "" if there are outputs.
     """
 
     name: str
@@ -108,7 +110,7 @@ class StepOutcome:
 
     @property
     def error(self) -> float:
-        """Largest ||a - b|| / ||b|| of a step's logits; infinite where there are no outputs any more."""
+        """Largest ||a - b|| / ||b|| of a step's logits; infinite without outputs."""
         if self.problem:
             return math.inf
         return 0.0 if self.difference is None else self.difference.rowwise
@@ -119,7 +121,7 @@ Opening = Callable[[Sequence[Group]], Sequence[Session]]
 
 
 def _logits(trial: Trial, ranks: int, sessions: Opening) -> Array:
-    """What the ranks of a program compute together. Raises CheckError where they do not all have the same."""
+    """Return the logits that the ranks of a program compute together. Raises CheckError if ranks differ."""
     if ranks == 1:
         (session,) = sessions([ALONE])
         return trial.logits(session)
@@ -133,14 +135,14 @@ def _logits(trial: Trial, ranks: int, sessions: Opening) -> Array:
 
 
 class Bisection:
-    """Compares the outputs of modules and programs, all with the same weights and the same trial. The ranks of those
-    that are cut over ranks run side by side, each in a thread.
+    """Comparison of the outputs of modules and programs, all with the same weights and the same trial. The ranks of
+    sharded ones run concurrently, each in a thread.
 
     Args:
-        tensors: gives every source of the weights and of the constants of the first runnable module.
-        trial: gives the trial for the signature of the first runnable module.
+        tensors: returns every source of the weights and constants of the first runnable module.
+        trial: returns the trial for the signature of the first runnable module.
         precision: "f32" computes in the program's own dtypes, "f64" everything in float64.
-        kept: as of `KeepingReader`, for weights that are stored in formats of the program.
+        kept: as in `KeepingReader`, for weights that are stored in formats of the program.
     """
 
     def __init__(
@@ -156,11 +158,11 @@ class Bisection:
         self._first: Array | None = None
 
     def passes(self, module: ir.Module, passes: Sequence[Pass]) -> Iterator[StepOutcome]:
-        """Runs `passes` on `module` and yields an outcome for each after which it is runnable.
+        """Run `passes` on `module` and yield an outcome after each pass that leaves it runnable.
 
         Raises:
             UnsupportedError: an operation that cannot be evaluated, with its location and the pass before it.
-            CheckError: the first outputs are not finite, or making them does something undefined.
+            CheckError: the first outputs are not finite, or computing them does something undefined.
         """
         for item in passes:
             run_passes(module, [item])
@@ -168,7 +170,7 @@ class Bisection:
                 yield self.module(step_text(item), module)
 
     def module(self, name: str, module: ir.Module) -> StepOutcome:
-        """The outcome of a module as it stands."""
+        """Return the outcome of a module in its current form."""
 
         def sessions(groups: Sequence[Group]) -> list[Session]:
             weights = to_tensors(self._stored(stored_layout(module, "weight"), stored_layout(module, "constant")))
@@ -177,7 +179,7 @@ class Bisection:
         return self._outcome(name, get_level(module), prod(grid_of(module)), sessions, signature_of(module))
 
     def schedule(self, module: ir.Module) -> StepOutcome:
-        """The outcome of the schedule that is emitted for `module`, on the reference interpreter."""
+        """Return the outcome of the schedule that is emitted for `module`, on the reference interpreter."""
         program, signature = emit_program(module), signature_of(module)
 
         def session(group: Group) -> Session:

@@ -1,8 +1,9 @@
-"""Turns operations into closures: an operation is read once, and its closure runs on the values of a frame many times.
+"""Compilation of operations to closures: an operation is read once, and its closure runs on the values of a frame many
+times.
 
-A function's values live in the slots of a frame. A value is a tensor that nobody writes to: an operation that changes
-something makes a new one, so views are safe. A slot is emptied after the last operation that reads it, which keeps a
-long chain of cache updates from holding every version.
+A function's values are in the slots of a frame. A value is a tensor that is never written to: an operation that changes
+it creates a new one, so views are safe. A slot is emptied after the last operation that reads it, so that a long chain
+of cache updates does not hold every version.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from sscc.ir.rewriting import outer_values
 
 
 class UndefinedKind(ErrorKind):
-    """Base of the kinds of operations that have no result on their operands. `undefined` raises them."""
+    """Base of the kinds of errors for operations that have no result on their operands. `undefined` raises them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(CheckError, "{origin}'{op}' " + message)
 
 
 class NotEvaluatedKind(ErrorKind):
-    """Base of kinds of operations that the evaluator does not know. `refuse` raises them."""
+    """Base of the kinds of errors for operations that the evaluator does not know. `refuse` raises them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UnsupportedError, "{origin}'{op}' " + message)
@@ -38,7 +39,7 @@ class NotEvaluatedKind(ErrorKind):
 class NotEvaluatedErrors(NotEvaluatedKind):
     UNKNOWN_OPERATION = "is an operation that cannot be evaluated"
 
-Frame = list[Any]  # slot -> Tensor, None where it holds nothing
+Frame = list[Any]  # slot -> Tensor, None for an empty slot
 Fire = Callable[[Frame], None]
 Handler = Callable[[ir.Operation, "Builder"], Fire]
 Compute = Callable[..., torch.Tensor]  # operands -> the result
@@ -54,7 +55,7 @@ class _Undefined(Exception):
 
 
 def undefined(kind: UndefinedKind, **fields: Any) -> NoReturn:
-    """End the evaluation with a CheckError of `kind`. `RunnableBlock` adds the operation that runs and its location."""
+    """End the evaluation with a CheckError of `kind`. `RunnableBlock` adds the running operation and its location."""
     raise _Undefined(kind, fields)
 
 
@@ -80,7 +81,7 @@ class RunnableBlock:
     cleared: tuple[int, ...]
 
     def __call__(self, frame: Frame) -> list[torch.Tensor]:
-        """Runs it and gives what its terminator returns. Raises CheckError, see `undefined`."""
+        """Run the operations and return the operands of the terminator. Raises CheckError, see `undefined`."""
         for step in self.steps:
             try:
                 step.fire(frame)
@@ -110,10 +111,10 @@ class RunnableFunction:
 
 
 class Builder:
-    """Turns the operations of one function into closures.
+    """Compiles the operations of one function to closures.
 
     Attributes:
-        loops: slots that hold the indices of the linalg operation around, one per dimension; () outside of one.
+        loops: slots with the indices of the enclosing linalg operation, one per dimension; () outside of one.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Builder:
         self._count = 0
 
     def build(self, function: Any) -> RunnableFunction:
-        """The function, ready to be called. Raises UnsupportedError for an operation that is not known."""
+        """Return the function, ready to be called. Raises UnsupportedError for an unknown operation."""
         arguments = self.slots(function.arguments)
         body = self.block(function.entry_block)
         return RunnableFunction(arguments, body, self._count)
@@ -144,17 +145,17 @@ class Builder:
         return tuple(self.slot(value) for value in values)
 
     def fresh(self) -> int:
-        """A slot that belongs to no value of the IR."""
+        """Return a slot that belongs to no value of the IR."""
         self._count += 1
         return self._count - 1
 
     def block(
         self, block: ir.Block, *, returned: Sequence[ir.Value] | None = None, without: Sequence[ir.Operation] = ()
     ) -> RunnableBlock:
-        """The operations of `block` but the terminator and those in `without`.
+        """Return the operations of `block` except the terminator and those in `without`.
 
         Args:
-            returned: what the block gives instead of its terminator's operands.
+            returned: values that the block returns instead of its terminator's operands.
         """
         *body, terminator = [op.operation for op in block.operations]
         body = [op for op in body if op not in without]
@@ -168,7 +169,7 @@ class Builder:
         return RunnableBlock(tuple(steps), outputs, tuple(own & set(outputs)))
 
     def _released(self, body: Sequence[ir.Operation], candidates: set[int]) -> list[list[int]]:
-        """Per operation the slots among `candidates` that nothing after it reads."""
+        """Return, for each operation, the slots among `candidates` that no later operation reads."""
         last: dict[int, int] = {}
         for index, op in enumerate(body):
             for value in (*op.results, *outer_values(op)):
@@ -186,7 +187,7 @@ class Builder:
 
 
 def single(prepare: Callable[[ir.Operation, Builder], Compute]) -> Handler:
-    """The handler of an operation with one result; `prepare` gives the function of its operands' values."""
+    """Return the handler of an operation with one result; `prepare` returns the function of its operands' values."""
 
     def handler(op: ir.Operation, builder: Builder) -> Fire:
         compute = prepare(op, builder)
@@ -201,7 +202,7 @@ def single(prepare: Callable[[ir.Operation, Builder], Compute]) -> Handler:
 
 
 def several(prepare: Callable[[ir.Operation, Builder], Several]) -> Handler:
-    """As `single`, of an operation with any number of results."""
+    """Return the handler of an operation with any number of results, otherwise as `single`."""
 
     def handler(op: ir.Operation, builder: Builder) -> Fire:
         compute = prepare(op, builder)

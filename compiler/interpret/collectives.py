@@ -1,4 +1,4 @@
-"""shard: collectives, on what the ranks of a group exchange."""
+"""The shard dialect: collectives, on tensors that the ranks of a group exchange."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sscc.runtime.backends.reference.collectives import part_of, summed
 
 
 def handlers(ranks: Ranks) -> dict[str, Handler]:
-    """How collectives are evaluated on a rank of a grid."""
+    """Return the handlers of collectives on a rank of a grid."""
 
     def all_reduce(op: ir.Operation, b: Builder) -> Compute:
         types, axes = b.types, grid_axes(op)

@@ -1,4 +1,5 @@
-"""func and scf: calls, loops with carried values, branches. The dataflow stages of `df` are calls and loops too."""
+"""The func and scf dialects: calls, loops with carried values, branches. Dataflow stages of `df` are calls and loops
+too."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sscc.compiler.interpret.build import (
 
 class ControlUndefinedErrors(UndefinedKind):
     BAD_STEP = "has step {step}, which must be at least 1"
-    CONDITION_VARIES = "has another condition at each point of the linalg operation around it"
+    CONDITION_VARIES = "has a condition that differs between points of the enclosing linalg operation"
 
 
 def _call(op: ir.Operation, b: Builder) -> Several:

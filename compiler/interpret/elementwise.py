@@ -1,4 +1,4 @@
-"""arith and math, on scalars and element by element on tensors alike: a scalar is a tensor of rank 0.
+"""The arith and math dialects, on scalars and on tensors element by element: a scalar is a tensor of rank 0.
 
 Inside a linalg operation the operands are tensors over its iteration space, which broadcast against each other. Every
 operation rounds its result to its own type, as torch's operators do.
@@ -28,7 +28,7 @@ from sscc.compiler.interpret.types import shape_of
 class ElementwiseNotEvaluatedErrors(NotEvaluatedKind):
     LITERAL = "holds {value}, which cannot be evaluated"
     ON_I1 = "on i1 cannot be evaluated"
-    ORDERS_I1 = "that orders values of i1 cannot be evaluated"
+    ORDERS_I1 = "with an order of values of i1 cannot be evaluated"
     UNSIGNED_64 = "of 64 unsigned bits cannot be evaluated"
 
 
@@ -70,12 +70,12 @@ def _literal(op: ir.Operation, attribute: ir.Attribute) -> bool | int | float:
 
 
 def _plain(function: Compute) -> Handler:
-    """An operation that is one operator of torch on operands of its own type."""
+    """Return the handler of an operation that is one operator of torch on operands of its own type."""
     return single(lambda op, b: function)
 
 
 def _integers(function: _Binary) -> Handler:
-    """As `_plain`, on integers of more than one bit (torch's booleans do not wrap)."""
+    """Return a handler like `_plain`, for integers of more than one bit (torch's booleans do not wrap)."""
 
     def prepare(op: ir.Operation, b: Builder) -> Compute:
         if b.types.dtype(op.results[0].type) is torch.bool:
@@ -103,7 +103,7 @@ def _divided(mode: str) -> _Binary:
 
 
 def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x * y + z, rounded once; in f64 the product is rounded too."""
+    """Return x * y + z, rounded once; in f64 the product is rounded too."""
     return (x.double() * y.double() + z.double()).to(x.dtype)
 
 
@@ -160,7 +160,7 @@ def _convert(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _from_signed(op: ir.Operation, b: Builder) -> Compute:
-    """As a signed number an i1 is -1 or 0."""
+    """Return integers as signed numbers; an i1 is -1 or 0."""
     dtype, bit = b.types.dtype(op.results[0].type), b.types.dtype(op.operands[0].type) is torch.bool
     return (lambda x: -(x.to(dtype))) if bit else (lambda x: x.to(dtype))
 

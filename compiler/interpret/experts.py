@@ -1,4 +1,4 @@
-"""kv: the operations of a mixture of experts from their definitions in `sscc.ir.operations`."""
+"""The kv dialect: operations of a mixture of experts, from their definitions in `sscc.ir.operations`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sscc.ir.opspec import executes
 
 
 class ExpertUndefinedErrors(UndefinedKind):
-    NO_EXPERT = "names the experts {experts}, but there are {count}"
+    NO_EXPERT = "names the experts {experts}, but there are only {count}"
 
 
 def expert_product(x: Tensor, weight: Tensor, expert: Tensor, types: Types) -> Tensor:
-    """[S, Top, O]: each token's rows of `x` [S, Top or 1, I] times the matrices of its experts [S, Top], of `weight`
-    [X, O, I]."""
+    """Return each token's rows of `x` [S, Top or 1, I] times the matrices of its experts [S, Top], of `weight` [X, O,
+    I]: [S, Top, O]."""
     if bool(((expert < 0) | (expert >= len(weight))).any()):
         undefined(ExpertUndefinedErrors.NO_EXPERT, experts=expert.tolist(), count=len(weight))
     x, dtype = x.expand(*expert.shape, -1), types.sums(x.dtype)
@@ -31,8 +31,8 @@ def expert_product(x: Tensor, weight: Tensor, expert: Tensor, types: Types) -> T
 
 
 def topk(source: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row of `source` [S, N] in descending order, ties to the lower index, and where they
-    are."""
+    """Return the `count` largest of each row of `source` [S, N] in descending order, ties to the lower index, and their
+    indices."""
     values, indices = source.sort(dim=1, descending=True, stable=True)
     return values[:, :count], indices[:, :count]
 

@@ -1,4 +1,4 @@
-"""kv: each operation of the compressed cache from its definition in `sscc.ir.dialects.kv`, slot by slot.
+"""The kv dialect: each operation of the compressed cache from its definition in `sscc.ir.dialects.kv`, slot by slot.
 
 Letters as there: B slots, H query heads, Hkv KV heads, D head dim, R budget rows, T scratch rows, C chunk tokens. Query
 head h reads KV head h // (H // Hkv).
@@ -29,24 +29,24 @@ from sscc.ir.opspec import Members, executes
 
 class CacheUndefinedErrors(UndefinedKind):
     ROW_OUT_OF_BOUNDS = "writes row {row} of slot {slot}, but a cache has {rows}"
-    CHUNK_OUT_OF_BOUNDS = "takes rows {first} .. {last} of a scratch of {rows}"
+    CHUNK_OUT_OF_BOUNDS = "uses rows {first} .. {last} of a scratch of {rows}"
     NO_SCORES = "pools {length} scores"
     TOO_MANY = "selects {topk} positions, but there is room for {most}"
     SCRATCH_OUT_OF_BOUNDS = "reads row {row} of a scratch of {rows}"
     TOO_FEW_LANDMARKS = "needs the landmarks of all candidates at position {position}, but there are {landmarks}"
 
 Segment = Mapping[str, Tensor]
-"""Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], perhaps an `index` [B, Hkv, R], and perhaps
-`value` [B, Hkv, T, Dv], which else are the first numbers of keys."""
+"""Rows that attention covers: `key` [B, Hkv, T, D], `valid` [B, R], optional `index` [B, Hkv, R], and optional `value`
+[B, Hkv, T, Dv], by default the first numbers of keys."""
 Operands = Mapping[str, Tensor]
-"""Of an operation, by their names."""
+"""Operands of an operation, by name."""
 Result = TypeVar("Result")
 
 # ------------------------------------------------------------------------------------------ rows of the cache
 
 
 def rows(position: Tensor, base: Tensor, topk: int, g: Geometry) -> Tensor:
-    """The row of each absolute position [B], where the rings begin at `base` [B]."""
+    """Return the row of each absolute position [B], for rings that begin at `base` [B]."""
     _check_topk(topk, g)
     first = base.clamp(g.sink, g.sink + topk)
     ring = g.sink + topk + g.recent - first
@@ -59,7 +59,7 @@ def _check_topk(topk: int, g: Geometry) -> None:
 
 
 def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
-    """`cache` [B, Hkv, R, D] with `new` [B, Hkv, 1, D] in row[b] of every active slot."""
+    """Return `cache` [B, Hkv, R, D] with `new` [B, Hkv, 1, D] in row[b] of every active slot."""
     result = cache.clone()
     for slot in range(cache.shape[0]):
         if not active[slot]:
@@ -71,8 +71,8 @@ def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
 
 
 def validity(position: Tensor, active: Tensor, topk: int, g: Geometry, index: Tensor | None = None) -> Tensor:
-    """Return the rows that the query at `position` [B] may see: [B, R] i1, or [B, R + K] where an `index` [B, Hkv, K]
-    names rows that stand in the place of some of the cache's."""
+    """Return the rows that the query at `position` [B] may see: [B, R] i1, or [B, R + K] if an `index` [B, Hkv, K]
+    names rows that replace some of the cache's."""
     _check_topk(topk, g)
     row = torch.arange(g.budget)
     filled = torch.minimum(position + 1, torch.tensor(g.sink + topk + g.recent))[:, None]
@@ -88,12 +88,12 @@ def validity(position: Tensor, active: Tensor, topk: int, g: Geometry, index: Te
 
 
 def encoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
-    """Rows [.., D] of floats as codes and the bytes of their scales, i8."""
+    """Return rows [.., D] of floats as codes and the bytes of their scales, i8."""
     return torch.from_numpy(row_format.encode(rows.to(torch.float32).numpy()))
 
 
 def decoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
-    """The numbers of rows: themselves, or f32 of encoded ones."""
+    """Return the numbers of rows: unchanged floats, or f32 decoded from i8."""
     return torch.from_numpy(row_format.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
 
 
@@ -101,14 +101,14 @@ def decoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
 
 
 def grouped(query: Tensor, kv_heads: int) -> Tensor:
-    """Query heads by the KV head that they read: [H, S, D] to [Hkv, H / Hkv, S, D]."""
+    """Return query heads by the KV head that they read: [H, S, D] to [Hkv, H / Hkv, S, D]."""
     return query.reshape(kv_heads, query.shape[0] // kv_heads, *query.shape[1:])
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What makes scores of products of queries and keys, and weights of these: a factor, a cap above 0 or None, and the
-    logits of learned sinks [H] or None."""
+    """Conversion of products of queries and keys to scores and weights: a factor, a cap above 0 or None, and the logits
+    of learned sinks [H] or None."""
 
     scale: float
     softcap: float | None = None
@@ -122,11 +122,11 @@ class Scoring:
         return scaled if self.softcap is None else (scaled / self.softcap).tanh() * self.softcap
 
     def with_sinks(self, x: Operands) -> Scoring:
-        """As this, with the sinks that are among an operation's operands, if they are."""
+        """Return this conversion with the sinks among an operation's operands, if there are any."""
         return replace(self, sinks=x.get("sink_logits"))
 
     def columns(self, scores: Tensor) -> Tensor:
-        """Scores [Hkv, H / Hkv, S, N] and behind them those of the learned sinks, if there are any."""
+        """Return scores [Hkv, H / Hkv, S, N], followed by those of the learned sinks, if there are any."""
         if self.sinks is None:
             return scores
         sinks = self.sinks.to(scores.dtype).reshape(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
@@ -134,7 +134,7 @@ class Scoring:
 
 
 def scores_of(query: Tensor, key: Tensor, scoring: Scoring, dtype: torch.dtype) -> Tensor:
-    """Scores in `dtype`: query [H, S, D], key [Hkv, N, D] to [Hkv, H / Hkv, S, N]."""
+    """Return scores in `dtype`: query [H, S, D], key [Hkv, N, D] to [Hkv, H / Hkv, S, N]."""
     products = torch.einsum("hgsd,hnd->hgsn", grouped(query.to(dtype), key.shape[0]), key.to(dtype))
     return scoring.capped(products * scoring.scale)
 
@@ -142,13 +142,13 @@ def scores_of(query: Tensor, key: Tensor, scoring: Scoring, dtype: torch.dtype) 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, hidden: Tensor | None, types: Types
 ) -> tuple[Tensor, Tensor]:
-    """softmax(query key^T scale) value, [H, S, Dv], and the log-sum-exp of the scores, [H, S, 1].
+    """Return softmax(query key^T scale) value, [H, S, Dv], and the log-sum-exp of the scores, [H, S, 1].
 
     Args:
         query: [H, S, D].
         key: [Hkv, N, D].
         value: [Hkv, N, Dv].
-        hidden: [S, N] i1, keys that a query does not see; None where it sees all.
+        hidden: [S, N] i1, keys that a query does not see; None if it sees all.
 
     Computed in f32 or wider; the attention is rounded once to the dtype of `query`.
     """
@@ -167,8 +167,8 @@ def attention(
 def cached_attention(
     query: Tensor, segments: Sequence[Segment], width: int, scoring: Scoring, types: Types, row_format: RowFormat = INT8
 ) -> Tensor:
-    """[B, H, 1, width]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
-    encoded in `row_format`."""
+    """Return the attention of each slot's query over the valid rows of segments, [B, H, 1, width]; zeros without a
+    valid row. Rows of i8 are encoded in `row_format`."""
     out = query.new_zeros(*query.shape[:3], width)
     for slot in range(query.shape[0]):
         if any(segment["valid"][slot].any() for segment in segments):
@@ -181,7 +181,7 @@ def cached_attention(
 
 
 def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
-    """[Hkv, N, ..]: the valid rows of a slot, as they are stored."""
+    """Return the valid rows of a slot as stored, [Hkv, N, ..]."""
     rows, valid = segment[side][slot], segment["valid"][slot]
     return gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid]
 
@@ -190,8 +190,8 @@ def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: Span, types: Types,
     row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
-    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees those of
-    `window`, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
+    """Return the attention [1, H, C, Dv] of queries at position start + i over rows 0 .. start + i within `window`, and
+    its log-sum-exp. Rows of i8 are encoded in `row_format`."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
@@ -203,7 +203,7 @@ def causal_attention(
 
 
 def appended(scratch: Tensor, new: Tensor, start: int) -> Tensor:
-    """`scratch` [1, Hkv, T, D] with `new` [1, Hkv, C, D] in rows start .. start + C - 1."""
+    """Return `scratch` [1, Hkv, T, D] with `new` [1, Hkv, C, D] in rows start .. start + C - 1."""
     end = _check_chunk(start, new.shape[2], scratch.shape[2])
     result = scratch.clone()
     result[:, :, start:end] = new
@@ -220,9 +220,9 @@ def _check_chunk(start: int, chunk: int, scratch_rows: int) -> int:
 
 
 def observe(observed: Tensor, query: Tensor, start: int, length: int, g: Geometry) -> Tensor:
-    """`observed` [1, H, obs, D] with those of the chunk's queries that are among the last of the prompt.
+    """Return `observed` [1, H, obs, D] with the chunk's queries that are among the last of the prompt.
 
-    Or a number for each of them: [1, H, obs, 1] and [1, H, C, 1].
+    They may also be one number for each query: [1, H, obs, 1] and [1, H, C, 1].
     """
     result = observed.clone()
     for i in range(query.shape[2]):
@@ -235,11 +235,11 @@ def observe(observed: Tensor, query: Tensor, start: int, length: int, g: Geometr
 def observation_scores(
     observed: Tensor, log_sum_exp: Tensor, key: Tensor, length: int, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
-    """[Hkv, T]: how much the observed queries attend to each position; 0 from length - min(obs, recent) on.
+    """Return the attention of the observed queries to each position, [Hkv, T]; 0 from length - min(obs, recent) on.
 
     Args:
         observed: [1, H, obs, D], rows 0 .. min(obs, length) - 1 hold the last queries of the prompt.
-        log_sum_exp: [1, H, obs, 1], of the scaled scores of these queries over what they see.
+        log_sum_exp: [1, H, obs, 1], of the scaled scores of these queries over the keys that they see.
         key: [1, Hkv, T, D].
     """
     count = min(g.obs, length)
@@ -254,7 +254,7 @@ def observation_scores(
 
 
 def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
-    """Scores [Hkv, T] pooled along their first `length` positions, stride 1, padding pool // 2; 0 behind them.
+    """Return scores [Hkv, T] pooled along their first `length` positions, stride 1, padding pool // 2; 0 behind them.
 
     The average divides by the kernel's width everywhere; the maximum is over positions of the prompt.
     """
@@ -270,8 +270,8 @@ def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
 
 
 def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
-    """[Hkv, K] i64: the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1; all
-    -1 where all positions have rows."""
+    """Return the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1: [Hkv, K]
+    i64; all -1 if all positions have rows."""
     selected = torch.full((scores.shape[0], g.topk), -1)
     _check_topk(topk, g)
     if topk and length > g.sink + topk + g.recent:
@@ -282,8 +282,8 @@ def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
 
 
 def kept_positions(length: int, topk: int, selected: Tensor | None, shape: Sequence[int], g: Geometry) -> Tensor:
-    """[Hkv, R] i64, the `shape`: the position in each row of the cache after a prompt of `length` tokens, -1 for none;
-    `selected` [Hkv, K] are those of a longer prompt."""
+    """Return the position in each row of the cache after a prompt of `length` tokens, -1 for none: [Hkv, R] i64, of
+    this `shape`. `selected` [Hkv, K] are the selected positions of a longer prompt."""
     _check_topk(topk, g)
     row, ring, last = torch.arange(shape[1]), g.sink + topk, length - 1
     end = ring + g.recent
@@ -297,7 +297,7 @@ def kept_positions(length: int, topk: int, selected: Tensor | None, shape: Seque
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
-    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], encoded ones as they are; zeros where it is negative."""
+    """Return rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], without decoding; zeros for a negative index."""
     if index.numel() and int(index.max()) >= source.shape[2]:
         undefined(CacheUndefinedErrors.SCRATCH_OUT_OF_BOUNDS, row=int(index.max()), rows=source.shape[2])
     rows = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
@@ -308,7 +308,7 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
 
 
 def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Landmarks of keys [.., D]: codes [.., D * bits / 8] i8 and scales [.., 1] bf16."""
+    """Return landmarks of keys [.., D]: codes [.., D * bits / 8] i8 and scales [.., 1] bf16."""
     codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
 
@@ -316,8 +316,8 @@ def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def landmark_scores(
     query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry
 ) -> Tensor:
-    """[B, H, T] f32: what each active slot's query [B, H, 1, D] scores by the landmarks of its candidates; zeros
-    elsewhere."""
+    """Return the scores of each active slot's query [B, H, 1, D] by the landmarks of its candidates, [B, H, T] f32;
+    zeros elsewhere."""
     queries, bits = grouped_numbers(query, codes.shape[1]), selector_of(g).landmark_bits
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
@@ -328,13 +328,14 @@ def landmark_scores(
 def key_scores(
     query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
-    """The same where the landmarks are the keys [B, Hkv, T, D] themselves."""
+    """Return the same scores for landmarks that are the keys [B, Hkv, T, D]."""
     exact = [scores_of(q, rows, scoring, types.accumulate) for q, rows in zip(query, keys, strict=True)]
     return _of_candidates(torch.stack(exact).to(torch.float32), position, active, g)
 
 
 def _of_candidates(scores: Tensor, position: Tensor, active: Tensor, g: Geometry) -> Tensor:
-    """Scores [B, Hkv, .., T] of all rows as those of query heads [B, H, T], zeros where a row is no candidate."""
+    """Return scores [B, Hkv, .., T] of all rows by query heads, [B, H, T], with zeros for rows that are not candidates.
+    """
     rows = scores.shape[-1]
     if bool((position[active] >= rows).any()):
         undefined(CacheUndefinedErrors.TOO_FEW_LANDMARKS, position=int(position[active].max()), landmarks=rows)
@@ -342,14 +343,14 @@ def _of_candidates(scores: Tensor, position: Tensor, active: Tensor, g: Geometry
 
 
 def grouped_numbers(query: Tensor, kv_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Queries [B, H, 1, D] by the KV head that they read, [B, Hkv, H / Hkv, D]."""
+    """Return queries [B, H, 1, D] by the KV head that they read, [B, Hkv, H / Hkv, D]."""
     slots, _, _, dim = query.shape
     numbers: np.ndarray[Any, np.dtype[np.float32]] = query.to(torch.float32).reshape(slots, kv_heads, -1, dim).numpy()
     return numbers
 
 
 def _candidates(position: Tensor, active: Tensor, rows: int, g: Geometry) -> Tensor:
-    """[B, T]: the positions that an active slot may choose."""
+    """Return the positions that an active slot may select, [B, T] i1."""
     row = torch.arange(rows)
     return (row >= g.sink) & (row < (position + 1 - g.recent)[:, None]) & active[:, None]
 
@@ -358,7 +359,8 @@ def choose(
     query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry,
     types: Types,
 ) -> Tensor:  # fmt: skip
-    """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
+    """Return the positions that each slot attends to besides sinks and ring, [B, Hkv, K]; `key` [B, Hkv, SR, D] has the
+    rows of these."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
     for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
         weights = masses(query[slot], decoded(key[slot], format_of(g)), scores[slot][:, places], scoring, types)
@@ -368,13 +370,14 @@ def choose(
 
 
 def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
-    """The candidates of each slot that has any."""
+    """Yield the candidates of each slot that has any."""
     candidates = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
     return [(slot, places) for slot, places in candidates if len(places)]
 
 
 def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: Types) -> Tensor:
-    """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
+    """Return the mean probability of each candidate of a slot, [Hkv, n]. Query [H, 1, D], key [Hkv, SR, D], scores [H,
+    n]."""
     exact = scores_of(query, key, scoring, types.accumulate)
     candidate_scores = scores.reshape(*exact.shape[:3], -1).to(types.accumulate)
     columns = scoring.columns(torch.cat([candidate_scores, exact], 3))[:, :, 0]
@@ -382,7 +385,7 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: 
 
 
 def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
-    """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
+    """Return resident positions, their places, K and V after a step; operands as those of `FetchRows`."""
     most = selector_of(g).fetch
     assert most is not None
     after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident") if name in x)
@@ -405,13 +408,13 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
 
 
 def format_of(g: Geometry) -> RowFormat:
-    """Of rows of i8, where there are any."""
+    """Return the format of rows of i8; None without such rows."""
     codec = codec_of(g)
     return codec.format if isinstance(codec, CodedRows) else INT8
 
 
 def stored(rows: Tensor, codec: RowCodec) -> Tensor:
-    """Rows [.., D] of floats as a codec stores them."""
+    """Return rows [.., D] of floats in a codec's stored form."""
     return encoded(rows, codec.format) if isinstance(codec, CodedRows) else rows
 
 
@@ -439,13 +442,13 @@ def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
 
 
 def named(op: ir.Operation, compute: Callable[[Operands], Result]) -> Callable[..., Result]:
-    """What takes the operands of an operation in order and gives them to `compute` by name."""
+    """Return a function that passes the operands of an operation to `compute` by name."""
     names = kv.spec_of_op(op).inputs
     return lambda *values: compute(dict(zip(names, values, strict=True)))
 
 
 def _segments(members: Members, x: Operands) -> list[Segment]:
-    """The members of an operation's group."""
+    """Return the members of an operation's group."""
     return [{name: x[f"segments[{number}].{name}"] for name in names} for number, names in enumerate(members)]
 
 
@@ -543,7 +546,7 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
 
 
 def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types) -> tuple[Tensor, Tensor]:
-    """Keys [H, T, D] and values [H, T, Dv] that heads make of latent rows [T, L]; k_up [H, N, P], v_up [H, Dv, P]."""
+    """Return keys [H, T, D] and values [H, T, Dv] computed from latent rows [T, L]; k_up [H, N, P], v_up [H, Dv, P]."""
     wide = types.sums(k_up.dtype)
     latent, shared = rows.to(wide)[:, : k_up.shape[2]], rows.to(wide)[:, k_up.shape[2] :]
     own, values = (torch.einsum("tp,hnp->htn", latent, up.to(wide)) for up in (k_up, v_up))

@@ -1,4 +1,5 @@
-"""kv: choices by a learned index and attention to the chosen rows, token by token (`sscc.ir.operations`)."""
+"""The kv dialect: selection by a learned index, and attention to the selected rows, token by token
+(`sscc.ir.operations`)."""
 
 from __future__ import annotations
 

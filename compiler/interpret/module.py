@@ -1,4 +1,4 @@
-"""A module of the compiler as something that a session can run."""
+"""A module of the compiler as an interpreter for sessions."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ OPERATIONS: dict[str, Handler] = {
     **tensors.HANDLERS,
     **{spec_of(record).name: handler_of(record, f) for record, f in functions_of(*map(vars, _ALGORITHM)).items()},
 }
-"""Every operation that can be evaluated, by its name."""
+"""Handlers of all operations that can be evaluated, by name."""
 
 
 class Functions:
-    """The functions of a module, made ready to be called as they are asked for.
+    """The functions of a module, compiled to closures on first use.
 
     Args:
         module: at a level from `graph` on; it may be changed or dropped once the functions are built.
-        group: the ranks among which this is one, where the module is cut over ranks.
+        group: this rank and its peers, if the module is sharded.
     """
 
     def __init__(self, module: ir.Module, types: Types, group: Group = ALONE) -> None:
@@ -76,7 +76,8 @@ class Functions:
         self._types = types
 
     def __call__(self, name: str) -> RunnableFunction:
-        """Raises UnsupportedError for an operation in it, or in what it calls, that cannot be evaluated."""
+        """Return a function. Raises UnsupportedError for an operation in it, or in a function it calls, that cannot be
+        evaluated."""
         if name not in self._built:
             builder = Builder(self._types, self._operations, self)
             self._built[name] = builder.build(self._sources[name])
@@ -91,16 +92,15 @@ class _RunnableEntry:
 
 
 class ModuleInterpreter:
-    """Runs the entries of a module, with weights given by name and states held between calls.
+    """Runs the entries of a module, with weights given by name and states kept between calls.
 
     States and the outputs that an entry takes as arguments are zero at the start.
 
     Args:
         module: from level graph on, with public functions; not needed any more after this.
         weights: a tensor for every weight and constant that an entry takes; floating dtypes are converted.
-        precision: "f32" computes in the module's own types, "f64" holds and computes all floats as float64.
-        group: the ranks among which this is one, where the module is cut over ranks; of a weight that is cut a rank
-            takes its part.
+        precision: "f32" computes in the module's own types, "f64" stores and computes all floats as float64.
+        group: this rank and its peers, if the module is sharded; the rank takes its part of each sharded weight.
 
     Raises:
         InputError: a weight is missing or of another shape, or the module is not a dump of sscc.
@@ -112,7 +112,7 @@ class ModuleInterpreter:
     ) -> None:
         self.types = Types(precision)
         self._group = group
-        get_facts(module)  # refuses what is no dump
+        get_facts(module)  # raises for a module that is not a dump
         build = Functions(module, self.types, group)
         self._entries = {
             function.name.value: _RunnableEntry(
@@ -127,7 +127,7 @@ class ModuleInterpreter:
     def run(
         self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
     ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
-        """Runs an entry: its output tensors by name, and its scalar outputs in order.
+        """Run an entry. Return its output tensors by name, and its scalar outputs in order.
 
         Raises:
             UsageError: there is no such entry, or an input is missing or of another shape.
@@ -150,13 +150,13 @@ class ModuleInterpreter:
         return outputs, tuple(numbers)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """What a state holds now. Raises UsageError where there is none of this name."""
+        """Return the current value of a state. Raises UsageError if there is no state of this name."""
         if name not in self._held:
             raise EvaluatedModuleErrors.NO_STATE(state=name, states=list(self._held))
         return self._held[name]
 
     def reset(self) -> None:
-        """Zeroes every state."""
+        """Set every state to zero."""
         self._held = {name: torch.zeros_like(value) for name, value in self._held.items()}
 
     def _arguments(self, roles: tuple[str, ...]) -> list[Argument]:
@@ -203,7 +203,7 @@ class ModuleInterpreter:
 
 
 def part_of(value: torch.Tensor, cut: Cut, group: Group) -> torch.Tensor:
-    """What a rank holds of a tensor. Raises InputError where it is of another size than the cut is."""
+    """Return a rank's part of a tensor. Raises InputError if its size is not that of the cut."""
     if value.dim() <= cut.axis or value.shape[cut.axis] != cut.size:
         raise EvaluatedModuleErrors.NOT_CUT(shape=list(value.shape), cut=str(cut))
     spans = cut.spans(group.rank, group.ranks)
@@ -211,19 +211,19 @@ def part_of(value: torch.Tensor, cut: Cut, group: Group) -> torch.Tensor:
 
 
 def is_runnable(module: ir.Module) -> bool:
-    """Whether the module has the entries that a session runs."""
+    """Return True if the module has the entries that a session runs."""
     return {function.name.value for function in functions(module) if _is_entry(function)} >= set(ENTRIES)
 
 
 def _is_entry(function: Any) -> bool:
-    """Whether a function is an entry that `build-entries` built: functions as captured have no visibility at all."""
+    """Return True if a function is an entry from `build-entries`: captured functions have no visibility attribute."""
     attributes = function.operation.attributes
     return "sym_visibility" in attributes and ir.StringAttr(attributes["sym_visibility"]).value == "public"
 
 
 def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
-    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of: of what
-    is cut over ranks the whole, as `ModuleInterpreter` wants it."""
+    """Return the entries' arguments of a role ("weight" or "constant") by name, with their sources. For sharded ones
+    these are the whole tensors, as `ModuleInterpreter` expects them."""
     layout = {}
     for function in functions(module):
         if not _is_entry(function):
@@ -238,7 +238,7 @@ def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
 
 
 def signature_of(module: ir.Module) -> Signature:
-    """The signature of a module with entries. Raises InputError where an entry lacks the states that tell it."""
+    """Return the signature of a module with entries. Raises InputError if an entry lacks a state that determines it."""
     facts, geometry = get_facts(module)
     states = {
         argument.name: shape_of(argument.type)
@@ -253,6 +253,6 @@ def signature_of(module: ir.Module) -> Signature:
 def module_session(
     module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32", group: Group = ALONE
 ) -> Session:
-    """A session on a module instead of a schedule. Raises as `ModuleInterpreter` does."""
+    """Return a session on a module instead of a schedule. Raises as `ModuleInterpreter` does."""
     interpreter = ModuleInterpreter(module, weights, precision=precision, group=group)
     return Session(signature_of(module), ArrayInterpreter(interpreter))

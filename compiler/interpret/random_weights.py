@@ -1,4 +1,4 @@
-"""Random weights for a program whose own weights are not at hand."""
+"""Random weights for a program whose own weights are not available."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SEED = 0
 
 
 def random_tensors(layout: Layout, seed: int = SEED) -> dict[str, torch.Tensor]:
-    """A tensor for every source of `layout`, scaled so that activations keep their size through the layers.
+    """Return a tensor for every source of `layout`, scaled so that activations keep their size through the layers.
 
     Matrices are normal with variance 1 / (size of the last axis), so that a product of rows of unit size is of unit
-    size. Vectors scatter by 0.1 around 1, where they scale (norms), or around 0, where they are added (named bias).
-    A tensor depends on its name, its shape and the seed only.
+    size. Vectors scatter by 0.1 around 1 if they scale (norms), or around 0 if they are added (named bias). A tensor
+    depends only on its name, its shape and the seed.
     """
     parts = {source: stack.source for stack in layout.values() for source in stack.sources}
     return {name: _random(name, spec, seed) for name, spec in parts.items()}

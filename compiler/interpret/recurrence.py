@@ -1,4 +1,4 @@
-"""kv: recurrences, a chunk as one block of tokens (`sscc.ir.operations.RecurrentChunk`), head by head."""
+"""The kv dialect: recurrences, a chunk as one block of tokens (`sscc.ir.operations.RecurrentChunk`), head by head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the signature of a program from its facts and its states, whose shapes give the widths of the caches."""
+"""Signature of a program from its facts and its states, whose shapes give the widths of the caches."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ States = Mapping[str, tuple[int, ...]]
 
 
 class ProgramSignatureErrors(ErrorKind):
-    NO_ATTENTION = InputError, "nothing in the module attends in the layers {layers}: it cannot be run"
+    NO_ATTENTION = InputError, "the module has no attention in the layers {layers}: it cannot be run"
     NO_STATE = InputError, "the entries of the module have no state {state}: it cannot be run"
 
 
 def program_signature(
     facts: ProgramFacts, geometry: Geometry, groups: Sequence[GroupFacts], heads: Mapping[str, int], states: States
 ) -> Signature:
-    """Args:
-        geometry: the one that was asked for.
-        heads: query heads by group (`query_heads`).
-        states: the shapes of the program's states, by name; of other tensors too, as may be.
+    """Return the signature of a program.
 
-    Raises InputError where a state is missing whose shape is needed, or a group's query heads are not known.
+    Args:
+        geometry: the requested geometry.
+        heads: query heads by group (`query_heads`).
+        states: shapes of the program's states, by name; other tensors are ignored.
+
+    Raises InputError if a needed state is missing, or a group's query heads are unknown.
     """
     known = [_group(group, heads, states, facts.batch) for group in groups]
     return Signature(
@@ -47,8 +49,8 @@ def program_signature(
 
 
 def query_heads(module: ir.Module) -> dict[str, int]:
-    """The query heads of each group of layers, by its name: those of what attends in prefill. In a step ranks may have
-    other heads of other slots."""
+    """Return the query heads of each group of layers, by its name: those of attention in prefill. In a step ranks may
+    have other heads for different slots."""
     of_prefill = {"query", "start"}, {"query", "chosen"}
     known = {name: {*spec.inputs, *spec.numbers} for name, spec in kv.SPECS.items()}
     specs = {name: kv.SPECS[name] for name, operands in known.items() if any(of <= operands for of in of_prefill)}
@@ -58,7 +60,7 @@ def query_heads(module: ir.Module) -> dict[str, int]:
 
 
 def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: int) -> LayerGroup:
-    """A group: its caches have its KV heads and widths."""
+    """Return a group's part of the signature, with its KV heads and widths."""
     if facts.name == STATELESS:
         return stateless_group(facts.layers, facts.geometry)
     g = facts.geometry

@@ -1,4 +1,4 @@
-"""kv: the numbers of quantized weights from the definition of their formats."""
+"""The kv dialect: dequantization of weights by the definition of their formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sscc.runtime.support.quantization import dequantize
 
 
 class LookUpUndefinedErrors(UndefinedKind):
-    NO_ROW = "asks for the rows {rows}, but there are {count}"
+    NO_ROW = "reads the rows {rows}, but there are only {count}"
 
 
 @executes(operations.Dequantize)

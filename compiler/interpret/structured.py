@@ -1,7 +1,7 @@
-"""linalg: a body evaluated at every point of an iteration space at once.
+"""The linalg dialect: a body evaluated at every point of an iteration space at once.
 
-An operand is seen over the iteration space through its affine map: a tensor with one axis per dimension, of size 1
-where the map does not use it. The body's operations broadcast these, as if they ran at each point.
+An operand is viewed over the iteration space through its affine map: a tensor with one axis per dimension, of size 1
+for dimensions that the map does not use. The body's operations broadcast these, as if they ran at each point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StructuredNotEvaluatedErrors(NotEvaluatedKind):
     WRITES_THROUGH = "writes through {map}, which cannot be evaluated"
 
 Align = Callable[[Tensor], Tensor]
-Write = Callable[[Tensor, Tensor], Tensor]  # (value over the iteration space, what was there) -> result
+Write = Callable[[Tensor, Tensor], Tensor]  # (value over the iteration space, previous output) -> result
 
 
 # ------------------------------------------------------------------------------------- operands and affine maps
@@ -45,8 +45,8 @@ class _Space:
     """The iteration space of a linalg operation.
 
     Attributes:
-        maps: per operand (inputs, then outputs) its affine map.
-        sizes: per dimension.
+        maps: affine map of each operand (inputs, then outputs).
+        sizes: size of each dimension.
         reduced: the reduction dimensions.
         inputs: number of inputs.
     """
@@ -61,14 +61,14 @@ class _Space:
         return [d for d in range(len(self.sizes)) if d not in self.reduced]
 
     def axis(self, dimension: int) -> Tensor:
-        """The index of `dimension` at each point."""
+        """Return the index of `dimension` at each point."""
         shape = [-1 if d == dimension else 1 for d in range(len(self.sizes))]
         return torch.arange(self.sizes[dimension]).reshape(shape)
 
 
 def _space(op: ir.Operation, maps: Sequence[ir.AffineMap], reduced: Sequence[int] | None) -> _Space:
-    """The iteration space of `op`; where `reduced` is None, the dimensions that no output uses are reduced. MLIR's
-    verifier has seen to it that the maps name every dimension."""
+    """Return the iteration space of `op`. If `reduced` is None, dimensions that no output uses are reduced. MLIR's
+    verifier guarantees that the maps name every dimension."""
     sizes: dict[int, int] = {}
     for affine, operand in zip(maps, op.operands, strict=True):
         for expression, size in zip(affine.results, shape_of(operand.type), strict=True):
@@ -82,8 +82,8 @@ def _space(op: ir.Operation, maps: Sequence[ir.AffineMap], reduced: Sequence[int
 
 
 def _positions(affine: ir.AffineMap) -> list[int | None] | None:
-    """For each result of a map, the dimension that it is, or None for the constant 0; None for the whole of a map that
-    has any other result, or a dimension twice."""
+    """Return, for each result of a map, its dimension, or None for the constant 0. Return None for a map with any other
+    result, or with a dimension twice."""
     positions: list[int | None] = []
     for expression in affine.results:
         if isinstance(expression, ir.AffineDimExpr) and expression.position not in positions:
@@ -96,7 +96,7 @@ def _positions(affine: ir.AffineMap) -> list[int | None] | None:
 
 
 def _align(op: ir.Operation, affine: ir.AffineMap, space: _Space) -> Align:
-    """How an operand is seen over the iteration space: rank of the space, size 1 where the map uses no dimension."""
+    """Return a function that views an operand over the iteration space, with size 1 for unused dimensions."""
     positions = _positions(affine)
     if positions is None:
         indices = tuple(_index(op, expression, space) for expression in affine.results)
@@ -109,7 +109,7 @@ def _align(op: ir.Operation, affine: ir.AffineMap, space: _Space) -> Align:
 
 
 def _index(op: ir.Operation, expression: ir.AffineExpr, space: _Space) -> Tensor:
-    """The value of an affine expression at each point."""
+    """Return a function that computes an affine expression at each point."""
     if isinstance(expression, ir.AffineConstantExpr):
         return torch.full([1] * len(space.sizes), expression.value)
     if isinstance(expression, ir.AffineDimExpr):
@@ -129,7 +129,8 @@ def _index(op: ir.Operation, expression: ir.AffineExpr, space: _Space) -> Tensor
 
 
 def _writer(op: ir.Operation, affine: ir.AffineMap, space: _Space, shape: Sequence[int]) -> Write:
-    """How values over the iteration space, of size 1 along the reduced dimensions, become a result."""
+    """Return a function that turns values over the iteration space, of size 1 along reduced dimensions, into a result.
+    """
     positions = _positions(affine)
     if positions is None or sorted(p for p in positions if p is not None) != space.kept:
         refuse(op, StructuredNotEvaluatedErrors.WRITES_THROUGH, map=str(affine))
@@ -158,8 +159,8 @@ class _Combination:
     """A reduction whose body combines its accumulator with a value once, in any order.
 
     Attributes:
-        operation: the operation that combines.
-        value: what it combines the accumulator with, which does not depend on it.
+        operation: operation that combines.
+        value: value combined with the accumulator, independent of it.
     """
 
     operation: ir.Operation
@@ -180,7 +181,7 @@ _PAIR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _total(name: str, values: Tensor, dims: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """`values` combined along `dims`, which stay with size 1, in `dtype`."""
+    """Return `values` combined along `dims`, which are kept with size 1, in `dtype`."""
     values = values.to(dtype)
     if name in _SUMS:
         return values.sum(dims, keepdim=True, dtype=dtype)
@@ -192,7 +193,7 @@ def _total(name: str, values: Tensor, dims: tuple[int, ...], dtype: torch.dtype)
 
 
 def _combinations(block: ir.Block, inputs: int) -> list[_Combination] | None:
-    """One per result; None where an accumulator is used in another way."""
+    """Return one combination per result; None if an accumulator has any other use."""
     *_, terminator = [op.operation for op in block.operations]
     combinations = []
     for accumulator, result in zip(list(block.arguments)[inputs:], terminator.operands, strict=True):
@@ -207,9 +208,9 @@ def _combinations(block: ir.Block, inputs: int) -> list[_Combination] | None:
 
 
 def _factors(block: ir.Block, combination: _Combination, space: _Space) -> tuple[int, int] | None:
-    """The two inputs whose product is summed, where the body does nothing else (but widen them).
+    """Return the two inputs whose product is summed, if the body does nothing else (except widening them).
 
-    None for any other body, and where a reduced dimension is in neither map.
+    None for any other body, or if a reduced dimension is in neither map.
     """
     *body, _ = [op.operation for op in block.operations]
     product = combination.value.owner
@@ -229,7 +230,7 @@ def _factors(block: ir.Block, combination: _Combination, space: _Space) -> tuple
 
 
 def _contract(a: Tensor, b: Tensor, space: _Space, dtype: torch.dtype) -> Tensor:
-    """The sum of products over the reduced dimensions, which stay with size 1."""
+    """Return the sum of products over the reduced dimensions, which are kept with size 1."""
     letters = string.ascii_letters[: len(space.sizes)]
     kept = "".join(letters[d] for d in space.kept)
     total = torch.einsum(f"{letters},{letters}->{kept}", a.to(dtype), b.to(dtype))
@@ -240,7 +241,7 @@ def _contract(a: Tensor, b: Tensor, space: _Space, dtype: torch.dtype) -> Tensor
 
 
 class _Linalg:
-    """One linalg operation with a body, ready to run. It keeps nothing of the IR, which may change meanwhile."""
+    """One linalg operation with a body, ready to run. It holds no references to the IR, which may change."""
 
     def __init__(self, op: ir.Operation, b: Builder, space: _Space) -> None:
         self.types, self.space = b.types, space
@@ -259,7 +260,7 @@ class _Linalg:
         b.loops = around
 
     def _choose(self, block: ir.Block, b: Builder) -> Fire:
-        """The cheapest way to evaluate it that is exact up to the order of a sum."""
+        """Return the cheapest evaluation that is exact up to the order of a sum."""
         combinations = _combinations(block, self.space.inputs) if self.space.reduced else []
         if not combinations:
             body = b.block(block)
@@ -272,7 +273,7 @@ class _Linalg:
         return self._combined(b.block(block, returned=values, without=operations), names)
 
     def _enter(self, frame: Frame) -> list[Tensor]:
-        """Binds the loop indices and the body's arguments; gives the outputs' values over the iteration space."""
+        """Bind the loop indices and the body's arguments. Return the outputs' values over the iteration space."""
         for slot, axis in zip(self.indices, self.axes, strict=True):
             frame[slot] = axis
         seen = [align(frame[slot]) for align, slot in zip(self.aligned, self.operands, strict=True)]
@@ -316,7 +317,7 @@ class _Linalg:
         return fire
 
     def _sequential(self, body: RunnableBlock) -> Fire:
-        """Point after point of the reduced dimensions, in order: what the definition says."""
+        """Return the definition: points of the reduced dimensions are processed sequentially, in order."""
 
         def fire(frame: Frame) -> None:
             accumulators = self._enter(frame)
@@ -331,7 +332,7 @@ class _Linalg:
         return fire
 
     def _at(self, point: tuple[int, ...], value: Tensor) -> Tensor:
-        """`value` over the iteration space, cut down to one point of the reduced dimensions."""
+        """Return `value` over the iteration space, restricted to one point of the reduced dimensions."""
         for dimension, index in zip(self.space.reduced, point, strict=True):
             if value.shape[dimension] > 1:
                 value = value.narrow(dimension, index, 1)
@@ -349,7 +350,7 @@ def _generic(op: ir.Operation, b: Builder) -> Fire:
 
 
 def _contraction(op: ir.Operation, b: Builder) -> Fire:
-    """A named contraction says with its maps what it multiplies and sums."""
+    """Return the handler of a named contraction, whose maps define the products and sums."""
     if "indexing_maps" in op.attributes:
         return _Linalg(op, b, _space(op, _maps_of(op), None)).fire
     texts = _CONTRACTIONS[str(op.name)]
@@ -369,7 +370,7 @@ _CONTRACTIONS = {
 
 
 def _pointwise(op: ir.Operation, b: Builder) -> Fire:
-    """A named element-wise operation: every operand of the result's shape."""
+    """Return the handler of a named element-wise operation, whose operands all have the result's shape."""
     rank = len(shape_of(op.results[0].type))
     identity, scalar = ir.AffineMap.get_identity(rank), ir.AffineMap.get(rank, 0, [])
     maps = [identity if isinstance(value.type, ir.RankedTensorType) else scalar for value in op.operands]

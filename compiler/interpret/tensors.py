@@ -1,4 +1,5 @@
-"""tensor: slices, reshapes, elements. A slice or element outside of its tensor is an error, never a wrap-around."""
+"""The tensor dialect: slices, reshapes, elements. A slice or element outside of its tensor is an error, never a
+wrap-around."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ class TensorNotEvaluatedErrors(NotEvaluatedKind):
 
 
 class TensorUndefinedErrors(UndefinedKind):
-    NO_DIMENSION = "asks for dimension {axis} of a tensor of rank {rank}"
-    SLICE_OUT_OF_BOUNDS = "takes {size} rows from {start} on, stride {stride}, of dimension {axis} of [{shape}]"
+    NO_DIMENSION = "reads the size of dimension {axis} of a tensor of rank {rank}"
+    SLICE_OUT_OF_BOUNDS = "slices {size} rows from {start} on, stride {stride}, of dimension {axis} of [{shape}]"
     ELEMENT_OUT_OF_BOUNDS = "reads element {index} of dimension {axis}, whose size is {size}"
 
 Box = tuple[slice, ...]
 
 
 def uninitialised(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """What a tensor holds that nobody has written: NaN, the lowest integer, or False."""
+    """Return the contents of a tensor that has not been written: NaN, the lowest integer, or False."""
     if dtype.is_floating_point:
         filler = torch.tensor(float("nan"), dtype=dtype)
     elif dtype is torch.bool:
@@ -67,11 +68,11 @@ def _dim(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _box(op: ir.Operation, first: int, shape: Sequence[int]) -> Callable[[Sequence[Tensor]], Box]:
-    """Gives the slices of an operation from its dynamic operands: offsets, sizes and strides, in this order.
+    """Return a function that returns the slices of an operation from its dynamic operands: offsets, sizes and strides.
 
     Args:
-        first: which operand segment holds the dynamic offsets.
-        shape: of the tensor that is sliced.
+        first: operand segment with the dynamic offsets.
+        shape: shape of the sliced tensor.
     """
     counts = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))[first : first + 3]
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -158,7 +159,7 @@ def _from_elements(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _cast(op: ir.Operation, b: Builder) -> Compute:
-    shape_of(op.results[0].type)  # refuses a dynamic one
+    shape_of(op.results[0].type)  # raises for a dynamic shape
     return lambda value: value
 
 

@@ -1,4 +1,4 @@
-"""Which torch dtype holds values of which MLIR type, in the native and in the double precision."""
+"""Torch dtypes for MLIR types, in native and in double precision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Types:
-    """`precision` "f32": every type is itself. "f64": every floating type is held and computed as float64.
+    """Conversion of MLIR types with a precision. "f32": every type is itself. "f64": every float is stored and computed
+    as float64.
 
     Raises UsageError for another precision.
     """
@@ -45,11 +46,11 @@ class Types:
 
     @property
     def accumulate(self) -> torch.dtype:
-        """The dtype of sums, softmax and products of floats."""
+        """Dtype of sums, softmax and products of floats."""
         return torch.float64 if self.precision == "f64" else torch.float32
 
     def dtype(self, type_: ir.Type) -> torch.dtype:
-        """The dtype of a scalar's or of a tensor's elements. Raises UnsupportedError for a type without values."""
+        """Return the dtype of a scalar or of a tensor's elements. Raises UnsupportedError for a type without values."""
         element = type_.element_type if isinstance(type_, ir.RankedTensorType) else type_
         dtype = _DTYPES.get(str(element))
         if dtype is None:
@@ -57,12 +58,12 @@ class Types:
         return torch.float64 if dtype.is_floating_point and self.precision == "f64" else dtype
 
     def sums(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which values of `dtype` are added up: `accumulate`, f64 for f64, integers as they are."""
+        """Return the dtype in which values of `dtype` are summed: `accumulate`, f64 for f64, integers unchanged."""
         return torch.promote_types(dtype, self.accumulate) if dtype.is_floating_point else dtype
 
 
 def shape_of(type_: ir.Type) -> tuple[int, ...]:
-    """The static shape of a tensor type; () for a scalar. Raises UnsupportedError for a dynamic size."""
+    """Return the static shape of a tensor type; () for a scalar. Raises UnsupportedError for a dynamic size."""
     if not isinstance(type_, ir.RankedTensorType):
         return ()
     if not type_.has_static_shape:

@@ -1,7 +1,7 @@
-"""sscc: compiles decoder-only language models for decoding over a compressed KV cache.
+"""sscc compiles decoder-only language models for decoding over a compressed KV cache.
 
 `sscc.compile(model, ...)` writes an artifact, `sscc.load(path)` opens one; options and errors are here too. Names
-are imported when first used (PEP 562), so that `import sscc` stays light.
+are imported on first use (PEP 562), so that `import sscc` stays fast.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from sscc.ir.geometry import Geometry
     from sscc.runtime.session.kept_positions import Kept, LayerKept, Reason
     from sscc.runtime.session.observing import Observation, Watching
+    from sscc.runtime.session.prompt import Snapshot
     from sscc.runtime.session.sampling import Sampling
-    from sscc.runtime.session.session import Session, Snapshot
+    from sscc.runtime.session.session import Session
     from sscc.runtime.session.tracing import Tracer
     from sscc.runtime.text.grammar import Grammar
 
@@ -86,7 +87,8 @@ _HOME = {
     "sscc.runtime.text.grammar": ("Grammar",),
     "sscc.runtime.session.kept_positions": ("Kept", "LayerKept", "Reason"),
     "sscc.runtime.session.sampling": ("Sampling",),
-    "sscc.runtime.session.session": ("Session", "Snapshot"),
+    "sscc.runtime.session.prompt": ("Snapshot",),
+    "sscc.runtime.session.session": ("Session",),
     "sscc.runtime.session.tracing": ("Tracer",),
     "sscc.runtime.session.observing": ("Observation", "Watching"),
 }

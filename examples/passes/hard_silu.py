@@ -1,9 +1,9 @@
 """hard-silu: gates with a piecewise linear function in place of the logistic one.
 
-What: `1 / (1 + exp(-x))` becomes `min(max(x / 6 + 1/2, 0), 1)` (arXiv 1905.02244), in whatever operation it stands.
+What: `1 / (1 + exp(-x))` becomes `min(max(x / 6 + 1/2, 0), 1)` (arXiv 1905.02244), in any operation.
 
-Why: an example of a pass of the user. It computes something else than the model does, so that `sscc bisect` has
-something to find, and `sscc inspect` something to compare::
+Why: an example of a user's pass. It changes what the model computes, so that `sscc bisect` has something to find and
+`sscc inspect` something to compare::
 
     sscc compile MODEL --load-pass examples/passes/hard_silu.py --pass-statistics -o hard.rdu
     sscc bisect MODEL --load-pass examples/passes/hard_silu.py

@@ -1,7 +1,7 @@
-"""Heavy hitters as H2O has them (arXiv 2306.14048), of the prompt: what all of its queries paid a position, in all.
+"""Heavy hitters of the prompt, as in H2O (arXiv 2306.14048): attention of all prompt queries, summed per position.
 
-H2O goes on in decode: each step adds what its query pays, and the position that has least goes. Here the choice is made
-once, at the end of the prompt: what is picked stays, and new tokens pass through the ring (docs/policies.md).
+H2O continues during decode: each step adds its query's attention, and the position with the smallest sum is evicted.
+Here the selection is made once, at the end of the prompt, and new tokens pass through the ring (docs/policies.md).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Keys of a small norm stay (arXiv 2406.11430): no query is asked."""
+"""Keys with a small norm stay (arXiv 2406.11430), whatever the queries are."""
 
 import torch
 
@@ -6,7 +6,7 @@ import sscc
 
 
 class KeyNorm(sscc.Policy):
-    obs = 1  # no query is read, and one is the least that a program keeps
+    obs = 1  # no query is read; a program keeps at least one
 
     def scores(self, prompt: sscc.Prompt) -> torch.Tensor:
         return -prompt.keys.norm(dim=-1)

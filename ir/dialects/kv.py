@@ -1,23 +1,23 @@
-"""The `kv` dialect: a compressed KV cache, stated the way a person would write the algorithm.
+"""The `kv` dialect: attention and recurrences over a compressed KV cache, at the level of the algorithm.
 
-Its operations are those of `sscc.ir.operations`, from whose specifications the classes here are made. The geometry
-stands once, as the attribute `kv.geometry` of the enclosing module; every operation has exact semantics under it. Where
-layers differ in what they keep, operations of those that it does not govern name their group (`kv.group`), whose
-geometry stands in the module's `kv.groups`.
+The operations are those of `sscc.ir.operations`, from whose specifications the classes here are generated. The
+attribute `kv.geometry` of the enclosing module holds the cache geometry; every operation has exact semantics under it.
+Layers with another geometry belong to a named group: their operations carry its name (`kv.group`), and the module's
+`kv.groups` holds its geometry.
 
-Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `policy` is "query",
-the cache itself has sink + recent rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` says so
-encoded ones, bytes in a tensor of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are rows of a prompt in progress, which are
-encoded only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits`
-are 16 keys, E = D, which have no scales.
+Tensors are values: an update returns the new cache as a result. If the geometry's `policy` is "query", the cache itself
+has sink + recent rows. `[.. D]:row` are rows of D floats or, depending on the geometry's `dtype`, encoded rows, stored
+as bytes in a tensor of i8 (sscc.ir.kv_rows). `[.. D]:prompt` are rows of a prompt in progress, which are encoded only
+if the policy is "query" too. `[.. E]:landmark` are codes of i8; with a `landmark_bits` of 16 they are keys (E = D)
+without scales.
 
-A score is x, the product of a query and a key times `scale`, or where there is a `softcap` above 0, softcap * tanh(x /
-softcap) (Gemma 2, arXiv 2408.00118). Softmaxes are over scores; where there are `sink_logits`, that of query head h is
-over sink_logits[h], too, which has no row (learned sinks: GPT-OSS, arXiv 2508.10925).
+A score is x, the product of a query and a key times `scale`, or with a `softcap` above 0, softcap * tanh(x / softcap)
+(Gemma 2, arXiv 2408.00118). Softmaxes are over scores. With `sink_logits`, the softmax of query head h also includes
+sink_logits[h], which has no row (learned sinks: GPT-OSS, arXiv 2508.10925).
 
-Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
-each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those
-that are missing are the last ones.
+Attention takes segments: groups of operands behind its other operands. `operandSegmentSizes` says which operands are
+present: a 1 for each operand outside of segments, then, for every possible segment, a 1 or 0 per operand in the order
+of its table. Missing segments are the last ones.
 """
 
 import functools
@@ -43,12 +43,12 @@ from sscc.ir.weight_formats.registry import format_named
 
 GEOMETRY = "kv.geometry"
 GROUPS = "kv.groups"
-"""On a module: the geometries of groups of layers that the module's own does not govern, by name."""
+"""Module attribute: geometries by group, for groups of layers whose geometry is not the module's."""
 GROUP = "kv.group"
-"""On an operation: the name of its layers' group."""
+"""Operation attribute: the name of the layers' group."""
 HEAD_PARTS = "kv.head_parts"
-"""On an attention as captured, whose query heads are cut over all ranks: in how many parts its KV heads are. Where
-these are fewer than ranks, neighbours have the same KV heads, and the same rows."""
+"""Attribute of a captured attention whose query heads are sharded over all ranks: the number of parts of its KV heads.
+If that is less than the number of ranks, neighbouring ranks hold the same KV heads and the same rows."""
 
 
 class Kv(ext.Dialect, name="kv"):
@@ -58,19 +58,19 @@ class Kv(ext.Dialect, name="kv"):
 _TYPES = {"str": str, "int": int, "int | None": int}
 _FIELDS = {field.name: _TYPES.get(str(field.type), list) for field in fields(Geometry)}
 _OPTIONAL = {field.name: field.default for field in fields(Geometry) if field.default is not MISSING}
-"""Fields that a module may leave out."""
+"""Default values of the fields that a module may omit."""
 
 
 def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
-    """`geometry` as the dictionary attribute that modules carry under ``kv.geometry``."""
+    """Return `geometry` as the dictionary attribute that modules carry under ``kv.geometry``."""
     return write_record(geometry.to_dict())
 
 
 def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
-    """The geometry that `geometry_attribute` wrote.
+    """Return the geometry that `geometry_attribute` wrote.
 
     Raises:
-        SignatureMismatch: naming the field that does not fit or the rule that the geometry breaks.
+        SignatureMismatch: a field is invalid, or the geometry breaks a rule; the message names it.
     """
     try:
         return Geometry.from_dict(read_record(attribute, _FIELDS, _OPTIONAL))
@@ -79,10 +79,11 @@ def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
 
 
 def geometry_of(op: ir.Operation) -> Geometry:
-    """The geometry that governs `op`: that of its group of layers, or where it names none of the module around it.
+    """Return the geometry that governs `op`: that of its group of layers, or of the enclosing module if it names no
+    group.
 
     Raises:
-        SignatureMismatch: when no enclosing module carries a valid ``kv.geometry``, or the group in ``kv.groups``.
+        SignatureMismatch: no enclosing module has a valid ``kv.geometry``, or its ``kv.groups`` lacks the group.
     """
     name = group_of(op)
     current: Any = op
@@ -95,7 +96,7 @@ def geometry_of(op: ir.Operation) -> Geometry:
 
 
 def group_of(op: ir.Operation) -> str:
-    """The name of the group of layers that an operation belongs to; "" where the module's geometry governs it."""
+    """Return the name of an operation's group of layers; "" if the module's geometry governs it."""
     attributes = op.operation.attributes
     if GROUP not in attributes:
         return ""
@@ -105,8 +106,8 @@ def group_of(op: ir.Operation) -> str:
 
 
 def group_geometry(module: ir.Operation, name: str) -> Geometry:
-    """The geometry of a group of layers by its name. Raises SignatureMismatch where ``kv.groups`` of the module has
-    none, or none that is valid."""
+    """Return the geometry of a group of layers by its name. Raises SignatureMismatch if the module's ``kv.groups`` has
+    no valid geometry for it."""
     attributes = module.operation.attributes
     groups = attributes[GROUPS] if GROUPS in attributes else ir.DictAttr.get({})
     if not isinstance(groups, ir.DictAttr):
@@ -117,46 +118,46 @@ def group_geometry(module: ir.Operation, name: str) -> Geometry:
 
 
 def groups_attribute(geometries: Mapping[str, Geometry]) -> ir.DictAttr:
-    """Geometries by group as the dictionary attribute that modules carry under ``kv.groups``."""
+    """Return geometries by group as the dictionary attribute that modules carry under ``kv.groups``."""
     return ir.DictAttr.get({name: geometry_attribute(geometry) for name, geometry in geometries.items()})
 
 
 def in_group(op: Any, name: str) -> None:
-    """Notes which group of layers an operation belongs to."""
+    """Record the group of layers that an operation belongs to; "" records nothing."""
     if name:
         op.operation.attributes[GROUP] = ir.StringAttr.get(name)
 
 
 def note_head_parts(attention: ir.Operation, parts: int) -> None:
-    """Notes in how many parts the KV heads of an attention are whose query heads are cut over all ranks."""
+    """Record the number of parts of an attention's KV heads. Its query heads are sharded over all ranks."""
     attention.attributes[HEAD_PARTS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), parts)
 
 
 def head_parts_of(attention: ir.Operation) -> int | None:
-    """What `note_head_parts` noted; None where every rank has all heads."""
+    """Return the number that `note_head_parts` recorded; None if every rank has all heads."""
     return int(attention.attributes[HEAD_PARTS].value) if HEAD_PARTS in attention.attributes else None
 
 
 def optional_of(op: ir.Operation, name: str) -> Any:
-    """The value of an attribute that an operation may go without; None where it does."""
+    """Return the value of an optional attribute of an operation; None if it is absent."""
     attributes = op.operation.attributes
     return attributes[name].value if name in attributes else None
 
 
 def inherit(op: Any, source: ir.Operation) -> None:
-    """Gives an operation those of its optional attributes that `source` has."""
+    """Copy the optional attributes that `source` has to `op`, as far as `op` may have them."""
     for name in spec_of_op(op.operation).optional_attributes:
         if name in source.attributes:
             op.operation.attributes[name] = source.attributes[name]
 
 
 def window_of(attention: ir.Operation) -> Span:
-    """Which positions an attention as captured sees."""
+    """Return the span of positions that a captured attention sees."""
     return Span(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
 class Checked(Kv.Operation):
-    """Verifies an operation against its specification."""
+    """Base of the dialect's operations. Each is verified against its specification."""
 
     @classmethod
     def verify_invariants(cls, op: Any) -> bool:
@@ -173,20 +174,20 @@ class Checked(Kv.Operation):
         rows = geometry.cache_rows if spec.record.stored else geometry.budget
         known = {"K": geometry.topk, "W": geometry.obs, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
-            raise SignatureMismatch("attends to no segment")
+            raise SignatureMismatch("has no segment to attend to")
         for name in spec.optional_attributes:
             expected = ir.IntegerAttr if spec.kind(name) is int else ir.FloatAttr
             if name in op.operation.attributes and not isinstance(op.operation.attributes[name], expected):
                 raise SignatureMismatch(f"{name} is {op.operation.attributes[name]}, expected a number")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not codec.rounds:
-            raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {codec.name}")
+            raise SignatureMismatch(f"encodes rows, but rows of {GEOMETRY} have the dtype {codec.name}")
         bits = selector.landmark_bits
         exact, landmark = bits == PLAIN_BITS, f":{landmark_element(bits)}"
         patterns = {name: pattern.replace(":landmark", landmark) for name, pattern in spec.patterns.items()}
         if "codes" in spec.operands and exact == ("scales" in spec.operands):
             scales = "no scales" if exact else "scales"
-            raise SignatureMismatch(f"landmarks of {bits} bits have {scales}")
-        if cls.OPERATION_NAME == "kv.update" and not geometry.keeps_all:  # it updates caches alone
+            raise SignatureMismatch(f"landmarks of {bits} bits must have {scales}")
+        if cls.OPERATION_NAME == "kv.update" and not geometry.keeps_all:  # all rows that it can update are cache rows
             known["T"] = geometry.cache_rows
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
         prompt = ":row" if store_of(geometry).prompt_codec.rounds else ":f"
@@ -198,22 +199,23 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"has {there}resident rows, {GEOMETRY} has fetch {selector.fetch}")
         if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], bits):
             raise SignatureMismatch(
-                f"landmarks of {bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
+                f"{bits}-bit landmarks of keys of width {sizes['D']} cannot have rows of width {sizes['E']}"
             )
         if "format" in spec.attributes:
             _check_parts(op, spec, sizes)
         if "P" in sizes and not operations.latent_fits(sizes, first := int(op.operation.attributes["first"].value)):
             raise SignatureMismatch(
-                f"rows of {sizes['L']} numbers of which {sizes['P']} make {sizes['N']} columns from {first} on do not "
-                f"make keys of {sizes['D']}"
+                f"latent rows of width {sizes['L']}, whose first {sizes['P']} give the {sizes['N']} columns from "
+                f"{first} on, do not give keys of width {sizes['D']}"
             )
         if {"G", "N"} <= sizes.keys() and not operations.recurrence_fits(sizes):
             raise SignatureMismatch(
-                f"{sizes['H']} heads do not divide into {sizes['G']} groups, or have {sizes['N']} decays for keys of "
-                f"{sizes['D']} numbers"
+                f"{sizes['H']} heads do not divide into {sizes['G']} groups, or {sizes['N']} decays per head do not "
+                f"fit keys of width {sizes['D']} (1 or {sizes['D']})"
             )
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
-            raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
+            top = sizes["Top"]
+            raise SignatureMismatch(f"has {sizes['J']} rows for the {top} experts of a token, expected 1 or {top}")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
@@ -221,39 +223,40 @@ class Checked(Kv.Operation):
         _check_sides(spec, sizes)
         chosen = geometry.topk if "topk" in spec.attributes else 0
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
-            raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
+            raise SignatureMismatch(f"attends to {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
         if "R0" in sizes and cls.OPERATION_NAME in DECODING and sizes["R0"] != geometry.topk:
             raise SignatureMismatch(f"selects {sizes['R0']} rows, {GEOMETRY} has topk {geometry.topk}")
         if cls.OPERATION_NAME == "kv.decode_attention" and ("R0" in sizes) != geometry.reads_prompts:
             there = "" if geometry.reads_prompts else "no "
-            raise SignatureMismatch(f"has {len(spec.members)} segments, {GEOMETRY} reads {there}rows of prompts")
+            raise SignatureMismatch(f"has {len(spec.members)} segments, but {GEOMETRY} reads {there}rows of prompts")
         if cls.OPERATION_NAME == "kv.validity" and "index" in spec.operands and not geometry.reads_prompts:
-            raise SignatureMismatch(f"has an index, {GEOMETRY} reads no rows of prompts")
+            raise SignatureMismatch(f"has an index, but {GEOMETRY} reads no rows of prompts")
         indexed = geometry.topk if "index" in spec.operands else 0
         if "N" in sizes and "position" in spec.operands and sizes["N"] != geometry.budget + indexed:
-            raise SignatureMismatch(f"is about {sizes['N']} rows, {GEOMETRY} has {geometry.budget + indexed}")
+            raise SignatureMismatch(f"covers {sizes['N']} rows, {GEOMETRY} has {geometry.budget + indexed}")
 
 
 def _check_parts(op: Any, spec: OpSpec, sizes: Mapping[str, int]) -> None:
-    """Check that the parts of a weight are those of its format."""
+    """Check that the widths of a weight's parts are those of its format."""
     name = str(op.operation.attributes["format"].value)
     try:
         weight_format = format_named(name)
     except UsageError as error:
-        raise SignatureMismatch(f"has a format that is not known: {error}") from None
+        raise SignatureMismatch(f"has an unknown format: {error}") from None
     widths = [sizes[f"E{number}"] for number in range(len(spec.members))]
     if not weight_format.has_widths(widths, sizes["I"]):
-        raise SignatureMismatch(f"has parts of {widths} bytes a row, {name} has others for {sizes['I']} numbers")
+        raise SignatureMismatch(f"has parts of {widths} bytes per row, {name} has others for {sizes['I']} numbers")
 
 
 def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
-    """An operation has values, or they are the first numbers of its keys."""
+    """Check that an operation has values for all of its keys, or for none: then values are the first numbers of keys.
+    """
     if missing := spec.missing_values(spec.operands):
         raise SignatureMismatch(
-            f"has the values of some of its keys, but no {', '.join(missing)}: it has all or none"
+            f"has values for some of its keys, but not {', '.join(missing)}; give all of them, or none"
         )
     if not spec.has_values(spec.operands) and sizes.get("Dv", 0) > sizes["D"]:
-        raise SignatureMismatch(f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of keys")
+        raise SignatureMismatch(f"has no values, and keys of {sizes['D']} numbers cannot hold {sizes['Dv']} of a value")
 
 
 _PERHAPS = ext.Operand[ir.RankedTensorType] | None
@@ -261,8 +264,8 @@ _ATTRIBUTES: Mapping[type, Any] = {float: ir.FloatAttr, int: ir.IntegerAttr, str
 
 
 def _operation(record: type[Op]) -> Any:
-    """The class of an operation: its operands, those that members of its group may have last, then attributes that the
-    geometry does not have, then results."""
+    """Return the class of an operation: its operands (those of group members last), the attributes that are not part of
+    the geometry, and its results."""
     spec = spec_of(record)
     hints: dict[str, Any] = {
         name: ext.Operand[ir.IndexType if name in spec.numbers else ir.RankedTensorType] for name in spec.inputs
@@ -286,12 +289,13 @@ def _operation(record: type[Op]) -> Any:
 
 
 def _omissible(spec: OpSpec) -> list[str]:
-    """The operands that an operation may omit."""
+    """Return the operands that an operation may omit."""
     return [name for name in spec.inputs if name in spec.operands and spec.operands[name].omissible]
 
 
 def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
-    """What makes an operation that does not say which operands it has: their number says it."""
+    """Return an `__init__` that sets no `operandSegmentSizes`: the number of operands shows whether the only omissible
+    one is present."""
 
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -302,37 +306,38 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 
 CLASSES: Mapping[type[Op], Any] = {record: _operation(record) for record in operations.OPERATIONS}
-"""The class of each operation."""
+"""Dialect class of each operation."""
 _NAMED = {record.__name__: operation for record, operation in CLASSES.items()}
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of the operation whose record has this name: `kv.Select` is that of `operations.Select`."""
+    """Return the dialect class of the record with this name: `kv.Select` is the class of `operations.Select`."""
     if name not in _NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _NAMED[name]
 
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
-"""By the operations' names, without members of their groups."""
+"""Specifications by operation name, without members of their groups."""
 
 
 STATEFUL = frozenset(name for name, spec in SPECS.items() if "layer" in spec.attributes)
-"""Operations of a captured layer that depend on earlier tokens, for which the layer keeps a state. A layer has one of
-each kind at most."""
+"""Operations of a captured layer that depend on earlier tokens and for which the layer keeps a state. A layer has at
+most one of each kind."""
 ATTENDING = frozenset(name for name in STATEFUL if "scale" in SPECS[name].attributes)
-"""Those of them that are attention."""
+"""The attention operations among them."""
 FETCHING = frozenset(("kv.fetch", "kv.query_attention"))
-"""Operations with resident rows, the latter one where a step may fetch only few."""
+"""Operations with resident rows; `kv.query_attention` has them only if a step may fetch a limited number of rows."""
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))
-"""Operations that read caches and update them, as operands apart."""
+"""Operations that take the cache they read and the cache they update as separate operands."""
 
 
 def spec_of_op(op: ir.Operation) -> OpSpec:
-    """The specification of an operation of this dialect, with the members that it has and without what it omits.
+    """Return the specification of an operation of this dialect, with its members and without the operands that it
+    omits.
 
     Raises:
-        SignatureMismatch: where its `operandSegmentSizes` are not those of whole members, or omit what it must have.
+        SignatureMismatch: its `operandSegmentSizes` omit a required operand, or part of a member.
     """
     spec = SPECS[op.name]
     omissible = _omissible(spec)
@@ -356,48 +361,50 @@ def spec_of_op(op: ir.Operation) -> OpSpec:
 
 
 def _counted(op: ir.Operation, spec: OpSpec, omissible: Sequence[str]) -> list[int]:
-    """What `PRESENT` would say of an operation that lacks it, as one does that has but one operand to omit."""
+    """Return the segment sizes of an operation that lacks `PRESENT` because it has a single omissible operand."""
     there = len(op.operands) == len(spec.inputs) or len(omissible) != 1
     return [int(there or name not in omissible) for name in spec.inputs] if not spec.several else []
 
 
 PRESENT = "operandSegmentSizes"
-"""On an operation that has members of a group, or may omit several operands: a 1 for each operand, and for each that a
-member might have, or that might be omitted, a 1 or 0."""
+"""Attribute of an operation that has group members or several omissible operands: 1 or 0 for each operand that it has
+or lacks, members' operands included."""
 
 
 def members(record: type[Op], *present: Mapping[str, ir.Value]) -> list[ir.Value | None]:
-    """What the class of an operation takes for these members of its group, each an operand by name."""
+    """Return the operands of these group members (each a mapping of operands by name), as the class of an operation
+    takes them."""
     (several,) = spec_of(record).several.values()
     absent: list[Mapping[str, ir.Value]] = [{}] * (several.most - len(present))
     return [member.get(name) for member in (*present, *absent) for name in group_operands(several.record)]
 
 
 def operand_of(op: ir.Operation, name: str) -> ir.Value:
-    """An operand of an operation of this dialect by its name."""
+    """Return an operand of an operation of this dialect by its name."""
     return op.operands[spec_of_op(op).inputs.index(name)]
 
 
 def operands_of(op: ir.Operation) -> dict[str, ir.Value]:
-    """All operands of an operation of this dialect by their names."""
+    """Return all operands of an operation of this dialect by name."""
     return dict(zip(spec_of_op(op).inputs, op.operands, strict=True))
 
 
 def members_of(op: ir.Operation) -> list[dict[str, ir.Value]]:
-    """The members of an operation's group: operands by name."""
+    """Return the members of an operation's group, each as operands by name."""
     spec = spec_of_op(op)
     values = iter(list(op.operands)[len(op.operands) - sum(map(len, spec.members)) :])
     return [{name: next(values) for name in names} for names in spec.members]
 
 
 def ties_of(op: ir.Operation) -> Mapping[int, int]:
-    """Which results of an operation are which operands, updated in place; empty for those of other dialects."""
+    """Return the operand index of each result that updates an operand in place; empty for operations of other dialects.
+    """
     return spec_of_op(op).ties if op.name in SPECS else {}
 
 
 def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
-    """Whether `op` writes a part of its result only, and `reader` reads no other part of it: as far as one and the same
-    scalar says."""
+    """Return True if `op` writes only a part of its result and `reader` reads only that part, because both have the
+    same scalars."""
     if op.name not in SPECS or reader.name not in SPECS:
         return False
     ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
@@ -408,5 +415,5 @@ def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
 
 
 def fetched_by(op: ir.Operation) -> tuple[int, ...]:
-    """The operands of which an operation fetches the rows that it needs from memory by itself, as it goes."""
+    """Return the operands whose rows an operation fetches from memory by itself, on demand."""
     return spec_of_op(op).fetched if op.name in SPECS else ()

@@ -1,10 +1,10 @@
 """Shape signatures for dialect verifiers: one line per operand instead of a page of comparisons.
 
-A signature names dimensions, e.g. ``"1 Hkv T D : f"``: equal names must have equal sizes across the operands
-of one operation, a number must match exactly, and the part after the colon is the element type: ``i1``,
-``i64``, ``i8``, ``f32``, ``bf16``, ``index`` (not a tensor), ``f`` for any float type, or ``any`` for any type (each
-the same one everywhere in the op); ``row`` is ``f``, or for an encoded cache i8, whose last dimension has the bytes of
-an encoded row of the named width.
+A signature names dimensions, e.g. ``"1 Hkv T D : f"``. Equal names must have equal sizes in all operands of one
+operation, a number must match exactly, and the part after the colon is the element type: ``i1``, ``i64``, ``i8``,
+``f32``, ``bf16``, ``index`` (not a tensor), ``f`` for any float type, or ``any`` for any type (``f`` and ``any`` each
+stand for one type in the whole operation). ``row`` is ``f``, or i8 for an encoded cache, whose last dimension has the
+bytes of an encoded row of the named width.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sscc.ir.kv_rows import RowFormat
 
 
 class SignatureMismatch(Exception):
-    """An operand does not fit its signature; the message becomes the operation's error."""
+    """An operand that does not fit its signature. The message becomes the operation's error."""
 
 
 def check_signature(
     op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int], *, encoded: RowFormat | None = None
 ) -> dict[str, int]:
-    """Checks operands, then results, of `op` against `signature`, in order.
+    """Check the operands, then the results, of `op` against `signature`, in order.
 
     Args:
-        op: the operation under verification.
-        signature: name -> pattern, for every operand and then every result.
+        op: operation under verification.
+        signature: pattern of every operand and then every result, by name.
         sizes: dimensions known beforehand (for example from the cache geometry).
-        encoded: how a ``row`` is encoded; None where it is not.
+        encoded: encoding of a ``row``; None for rows of floats.
 
     Returns:
         The sizes of all named dimensions.
 
     Raises:
-        SignatureMismatch: with the operand's name, its type, and what was expected.
+        SignatureMismatch: an operand does not match; the message has its name, its type and the expected one.
     """
     bound = dict(sizes)
     element: dict[str, str] = {}

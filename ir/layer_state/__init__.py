@@ -1,6 +1,6 @@
-"""The state of a layer: what it keeps of a sequence from step to step.
+"""The state of a layer: what a layer keeps of a sequence from step to step.
 
-`protocol` says what every kind of state answers; nobody else asks which kind it is. `rows` is the kind that attention
-has, composed of streams of rows (`streams`), how a row is stored (`codecs`), where rows lie (`stores`) and who chooses
-those that stay (`selectors`).
+`protocol` declares the operations that every kind of state implements; no other code distinguishes kinds. `rows` is the
+kind of attention layers, composed of streams of rows (`row_streams`), the storage of a row (`codecs`), the place of
+rows (`stores`) and the selection of those that stay (`selectors`).
 """

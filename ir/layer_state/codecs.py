@@ -15,18 +15,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class RowCodec(Protocol):
-    """The form in which a row of numbers is stored."""
+    """Storage form of a row of numbers."""
 
     @property
     def name(self) -> str:
-        """The value of ``--kv-dtype`` that asks for it."""
+        """Value of ``--kv-dtype`` for this codec."""
 
     @property
     def rounds(self) -> bool:
-        """True if a stored row stands for other numbers than it was made of."""
+        """True if storing a row rounds its numbers."""
 
     def partial_bits(self, width: int) -> int:
-        """Return the bits of a code where those of a row of `width` numbers do not fill whole bytes, else 0."""
+        """Return the bits of a code if the codes of a row of `width` numbers do not fill whole bytes, else 0."""
 
     def stored(self, width: int, dtype: str) -> tuple[str, int]:
         """Return dtype and elements of a stored row of `width` numbers of a program's `dtype`."""
@@ -44,10 +44,10 @@ class RowCodec(Protocol):
         """Return the numbers of stored rows, [.., width]."""
 
     def in_name(self) -> str:
-        """Return what a short name of a program ends with, or ""."""
+        """Return the suffix for a program's short name, or ""."""
 
     def in_words(self) -> str:
-        """Return what follows the sizes of a cache where it is described, or ""."""
+        """Return a description that follows the sizes of a cache, or ""."""
 
 
 class PlainRows:

@@ -1,4 +1,4 @@
-"""The keys of a learned index: the state by which a layer chooses the rows that a token attends to."""
+"""The keys of a learned index, by which a layer selects the rows that a token attends to."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def index_geometry(geometry: Geometry, topk: int) -> Geometry:
 
 @dataclass(frozen=True)
 class IndexKeys(Rows):
-    """The index keys of a group of layers, one of each position for all heads.
+    """The index keys of a group of layers, one per position for all heads.
 
-    They lie in the near memory, because every token reads them all.
+    They lie in near memory, because every token reads all of them.
     """
 
     attends: ClassVar[bool] = False
 
     @cached_property
     def by_name(self) -> dict[str, StateTensor]:
-        """The tensors, by their names without the group's."""
+        """Tensors by name, without the group's suffix."""
         (stream,) = self.streams
         shape = (self.kv_heads, self.sizes.scratch_rows, stream.width)
         tensor = StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, shape, stepped=True, part="landmarks")
@@ -56,4 +56,4 @@ class IndexKeys(Rows):
 
     def in_words(self) -> str:
         """See `LayerState`."""
-        return f"index keys of {self.streams[0].width} numbers, by which {self.geometry.topk} rows are chosen"
+        return f"index keys of {self.streams[0].width} numbers, which select {self.geometry.topk} rows"

@@ -1,4 +1,4 @@
-"""The inputs of a short causal convolution: the state of a layer that has one, in a ring of rows."""
+"""The inputs of a short causal convolution, kept in a ring of rows as the state of its layer."""
 
 from __future__ import annotations
 

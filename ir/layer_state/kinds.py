@@ -1,4 +1,4 @@
-"""The kinds of state that layers keep in rows, by the streams of these."""
+"""The kinds of state that layers keep in rows, by their streams."""
 
 from __future__ import annotations
 

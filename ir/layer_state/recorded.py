@@ -13,15 +13,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A tensor of a layer that goldens hold, of slot 0 right after its prompt.
+    """A tensor of a layer that goldens hold, for slot 0 right after its prompt.
 
     Attributes:
-        name: of the tensor, without the layer.
-        values: [Hkv, n, D], the numbers that its rows stand for.
-        valid: [Hkv, n], True for rows that hold a position; None: all do.
-        picks: the rows, among n, of positions that the end of the prompt selected, in the order of these positions.
-        put: writes the golden's values of these rows into the program's state; None where rows are read by their
-            positions, so that it suffices to put these right.
+        name: name of the tensor, without the layer.
+        values: decoded numbers of its rows, [Hkv, n, D].
+        valid: [Hkv, n], True for rows that hold a position; None if all do.
+        picks: indices, among the n rows, of positions selected at the end of the prompt, in the order of positions.
+        put: writes the golden's values of these rows into the program's state; None if rows are read through their
+            positions, so that it suffices to correct the positions.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""The state of a gated linear recurrence: a matrix of f32 numbers for each head, whatever the length of the text."""
+"""The state of a gated linear recurrence: one f32 matrix per head, of a size that does not depend on the text's length.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 STATE_DTYPE = "f32"
-"""The dtype of recurrent states in every program: rounding errors of all earlier steps add up in them."""
+"""Dtype of recurrent states in every program: they accumulate the rounding errors of all earlier steps."""
 
 
 def state_geometry(geometry: Geometry) -> Geometry:
-    """Return the geometry of a group of layers that keep no row of any position."""
+    """Return the geometry of a group of layers that keep no rows."""
     return replace(geometry.windowed(Span(1)), dtype=PLAIN)
 
 
 @dataclass(frozen=True)
 class Recurrent(Positionless):
-    """The recurrent states of a group of layers, [H, D, Dv] of a layer and slot.
+    """The recurrent states of a group of layers, [H, D, Dv] per layer and slot.
 
     `kv_heads` are the heads H, and the only stream has D rows of Dv numbers. The prompt in progress has the state after
     its last chunk.

@@ -9,9 +9,9 @@ from sscc.ir.layer_state.codecs import RowCodec
 
 K_AND_V, LATENT, INPUTS, RECURRENT, INDEX = ("k", "v"), ("latent",), ("inputs",), ("recurrent",), ("index",)
 STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT, INDEX)
-"""Names of the streams that a group of layers may have. A latent row is a key of all heads, and its first numbers are
-their value (`absorb-latent`). Inputs are those of a convolution, of all channels in one row. The
-rows of a recurrent state are those of its matrices. An index has the keys of a learned choice of rows."""
+"""Names of the streams that a group of layers may have. A latent row is the key of all heads, and its first numbers are
+their value (`absorb-latent`). "Inputs" are those of a convolution, all channels in one row. The rows of a recurrent
+state are those of its matrices. An index has the keys of a learned selection of rows."""
 STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
 CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
     tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")

@@ -1,7 +1,7 @@
-"""Rows: the state of a layer that attends, a row per position and KV head.
+"""Rows: the state of an attention layer, one row per position and KV head.
 
-The kind is composed: streams say which rows there are, a codec how one is stored, a store where they lie, a selector
-who chooses those that stay. `Geometry` has their numbers, and is the form in which dumps and manifests hold them.
+It is composed of streams (the rows that exist), a codec (storage of a row), a store (place of the rows) and a selector
+(choice of those that stay). `Geometry` has their sizes, and is their form in dumps and manifests.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ class Rows:
     """The rows of a group of layers.
 
     Attributes:
-        group: the name of the group, and of the one whose prompt scratch its layers use.
-        layers: how many layers the group has.
-        geometry: the rows of each; see `Geometry.of_layer`.
-        heads: query heads; kv_heads: those of K and V.
-        streams: as `STREAMS_OF_A_GROUP` has them.
-        sizes: of the program.
+        group: name of the group.
+        scratch: name of the group that owns the prompt scratch.
+        layers: number of layers of the group.
+        geometry: rows of the layers; `Geometry.of_layer` gives those of one.
+        heads: query heads.
+        kv_heads: KV heads.
+        streams: streams, as in `STREAMS_OF_A_GROUP`.
+        sizes: sizes of the program.
     """
 
     group: str
@@ -96,7 +98,7 @@ class Rows:
 
     @property
     def latent(self) -> bool:
-        """True if all heads make their K and V of one row per position, which is what is kept."""
+        """True for latent rows: all heads compute their K and V from one cached row per position."""
         return is_latent(self.streams)
 
     @property
@@ -106,10 +108,10 @@ class Rows:
 
     @cached_property
     def by_name(self) -> dict[str, StateTensor]:
-        """The tensors, by their names without the group's."""
+        """Tensors by name, without the group's suffix."""
         rows = [t for stream in self.streams for t in self.store.tensors(stream, self.kv_heads, self.sizes)]
         key = self.streams[0].width
-        query = None if self.latent else key  # prefill's queries are not as wide as a latent row
+        query = None if self.latent else key  # prefill's queries are narrower than a latent row
         more = self.selector.tensors(self.heads, self.kv_heads, key, query, self.sizes)
         return {tensor.name: tensor for tensor in (*rows, *more)}
 
@@ -125,7 +127,7 @@ class Rows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of one layer as it is stored, in all KV heads and streams."""
+        """Stored bytes of a row of one layer, in all KV heads and streams."""
         return self._row_bytes(self.codec)
 
     def held_bytes(self) -> int:
@@ -181,7 +183,7 @@ class Rows:
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`."""
-        rows = min(length, self.geometry.cache_rows)  # those in use are always the first
+        rows = min(length, self.geometry.cache_rows)  # rows in use come first
         used = {"cache": rows, "store": length, "landmarks": length}
         views: dict[str, DeviceTensor] = {}
         for part in self.tensors():
@@ -271,7 +273,7 @@ class Rows:
         return {}
 
     def tables(self) -> tuple[tuple[int, ...], ...]:
-        """Return the numbers that a looped kernel looks up for its layer: what each selects, and where its rows are."""
+        """Return the tables that a looped kernel reads for its layer: number of selected rows, and first row."""
         g = self.geometry
         return (g.layer_topk, g.layer_offsets) if g.packed else (g.layer_topk,)
 
@@ -305,8 +307,8 @@ class Rows:
     def _chosen(
         self, g: Geometry, tensor: Tensors, index: int, slot: int, length: int, prompt_len: int, selected: Selected
     ) -> tuple[Array, bool]:
-        """Return the positions [Hkv, k] that a layer's top-K rows hold, -1 where there is none, and True if that is
-        known."""
+        """Return the positions [Hkv, k] in a layer's top-K rows, -1 for an empty row, and False if the selection is
+        unknown."""
         resident, state = self.by_name.get(RESIDENT), self.by_name.get(SELECTED)
         if resident is not None:
             return tensor(self.name_of(resident))[index, slot].read(), True
@@ -329,7 +331,7 @@ class Rows:
         return (picks[0] if state.extent is Extent.SLOTS else picks)[:, : self.geometry.of_layer(index).topk]
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
-        """See `LayerState`. Rows that are read through an index stand in the place of those of the cache."""
+        """See `LayerState`. Rows that are read through an index take the place of cache rows."""
         g, picks = self.geometry.of_layer(index), self.picks(index, length)
         chosen = slice(g.sink, g.sink + picks)
         for stream in self.streams if g.cache_rows else ():
@@ -361,10 +363,10 @@ class Rows:
         return rows
 
     def heads_in_words(self, between: str) -> str:
-        """Return how many heads there are, and of how many numbers.
+        """Return a description of the heads and their widths.
 
         Args:
-            between: stands between different widths of streams.
+            between: separator of different widths of streams.
         """
         if self.latent:
             return f"{self.heads} heads over one latent row of {self.streams[0].width}"

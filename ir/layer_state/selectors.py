@@ -1,4 +1,4 @@
-"""Selectors: who chooses the positions that stay, beside attention sinks and the ring of the newest ones."""
+"""Selectors: the choice of positions that stay, besides attention sinks and the ring of recent ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from sscc.ir.layer_state.state_tensors import Contents, Extent, ProgramSizes, St
 from sscc.ir.schedule import DTYPE_BYTES
 
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
-"""The states of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are
-keys have no scales."""
+"""States of landmarks, by which queries select: those of every slot, and those of the prompt in progress. Landmarks
+that are keys have no scales."""
 RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
-"""The states that say which positions' rows stay near, `[L, B, Hkv, topk]`: positions in ascending order, then -1; the
-place of each among the rows, then the places that are free."""
+"""States of resident rows, `[L, B, Hkv, topk]`: their positions in ascending order, then -1; and the row index of each,
+followed by the free row indices."""
 SELECTED = "selected"
-"""The state that says which positions the end of a prompt selected."""
+"""State with the positions selected at the end of a prompt."""
 OBSERVED, LOG_SUM_EXP = "observed", "log_sum_exp"
-"""The states of the last queries of the prompt in progress, and of what attention found for each. A program in which
-the attention is fused with its use has only the first."""
+"""States of the observation window of the prompt in progress: its queries, and the log-sum-exp that attention computed
+for each. If attention is fused with its use, the program has only the first."""
 
 
 @dataclass(frozen=True)
 class RowSelector:
-    """The choice of rows in one layer and KV head. The members say what holds where nobody chooses.
+    """The selection of rows in one layer and KV head. The members of this class describe a layer without selection.
 
     Attributes:
         observes: True if the last queries of a prompt are kept.
         by_rule: True if a user's rule scores the positions of a prompt.
-        keeps_landmarks: True if a step's query chooses among all positions by their landmarks.
-        rounds_keys: True if rows are chosen by keys of fewer bits than they have.
-        landmark_bits: bits of a number of a landmark; 0 where there are none.
-        fetch: the most rows that a step brings from the store; None for no limit, or where it brings none.
+        keeps_landmarks: True if a step's query selects among all positions by their landmarks.
+        rounds_keys: True if rows are selected by rounded keys.
+        landmark_bits: bits per number of a landmark; 0 without landmarks.
+        fetch: maximum number of rows that a step copies from the store; None for no limit, or without a store.
     """
 
     geometry: Geometry
@@ -65,12 +65,12 @@ class RowSelector:
     def tensors(
         self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
     ) -> list[StateTensor]:
-        """Return the tensors that it needs beside rows.
+        """Return the tensors of the selection, besides rows.
 
         Args:
             heads: query heads.
             key_width: numbers of a key.
-            query_width: numbers of a query of prefill; None where only the model knows them.
+            query_width: numbers of a query of prefill; None if only the model knows them.
         """
         return []
 
@@ -79,7 +79,7 @@ class RowSelector:
         return 0
 
     def picks(self, prompt_len: int) -> int:
-        """Return how many positions the end of a prompt of `prompt_len` tokens selects."""
+        """Return the part of a program's short name that describes the selection, or ""."""
         return 0
 
     def observed_tokens(self, prompt_len: int) -> int:
@@ -98,12 +98,12 @@ class RowSelector:
 
 @dataclass(frozen=True)
 class NoSelection(RowSelector):
-    """Sinks and ring alone, as in StreamingLLM, and the ring of a layer with a window."""
+    """No selection: sinks and ring only, as in StreamingLLM, or the ring of a windowed layer."""
 
 
 @dataclass(frozen=True)
 class ModelSelection(RowSelector):
-    """An index of the model's own chooses, for every token."""
+    """Selection by the model's learned index, for every token."""
 
     def in_words(self) -> str:
         return "the model's own index"
@@ -111,10 +111,10 @@ class ModelSelection(RowSelector):
 
 @dataclass(frozen=True)
 class PromptSelection(RowSelector):
-    """The end of a prompt chooses, once: by SnapKV's scores, or by those of a user's rule.
+    """Selection once, at the end of a prompt, by SnapKV's scores or those of a user's rule.
 
     Attributes:
-        per_slot: True if what was selected is kept for every slot, because steps read through it.
+        per_slot: True if the selected positions are kept for every slot, because steps read rows through them.
     """
 
     per_slot: bool
@@ -151,7 +151,7 @@ class PromptSelection(RowSelector):
 
 @dataclass(frozen=True)
 class QuerySelection(RowSelector):
-    """Every step's query chooses, of all positions, by the landmarks of their keys."""
+    """Selection at every step by its query, among all positions, using the landmarks of their keys."""
 
     @property
     def landmark_bits(self) -> int:
@@ -171,7 +171,7 @@ class QuerySelection(RowSelector):
 
     @property
     def observes(self) -> bool:
-        """The last query of a prompt chooses the rows that are resident at first."""
+        """True with resident rows: the last query of a prompt selects the initial ones."""
         return self.geometry.fetch is not None
 
     def tensors(
@@ -203,9 +203,9 @@ class QuerySelection(RowSelector):
 
     def in_words(self) -> str:
         g = self.geometry
-        copies = "keys, which are their own landmarks (16 bits)"
+        copies = "keys (landmarks of 16 bits)"
         by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
-        limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
+        limit = "" if g.fetch is None else f"; it fetches at most {g.fetch} rows, {g.topk} are resident"
         return f"every step's query, by {by}{limit}"
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a layer's state, as its kind declares them and as the entries of a program have them."""
+"""Tensors of a layer's state: their declaration by each kind, and their shapes in the entries of a program."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class ProgramSizes:
-    """Sizes of a program that the shapes of states depend on.
+    """Sizes of a program on which the shapes of states depend.
 
     Attributes:
-        batch: decode slots B.
-        chunk: prefill chunk C, in tokens.
-        dtype: of activations and caches, "f32" or "bf16".
-        max_context: longest sequence, in tokens.
+        batch: number of decode slots, B.
+        chunk: tokens of a prefill chunk, C.
+        dtype: dtype of activations and caches, "f32" or "bf16".
+        max_context: length of the longest sequence, in tokens.
     """
 
     batch: int
@@ -29,29 +29,29 @@ class ProgramSizes:
 
 
 class Extent(Enum):
-    """The axes that a tensor of a state has in front of its own shape, in the entries of a program."""
+    """Leading axes of a state tensor in the entries of a program."""
 
     SLOTS = "slots"
-    """[L, B]: each layer and each slot has its part."""
+    """[L, B]: a part for each layer and slot."""
     PACKED = "packed"
-    """[B]: the parts of the layers, of different sizes, lie one behind the other in the tensor's own shape."""
+    """[B]: the layers' parts, of different sizes, are concatenated along the tensor's own first axis."""
     LAST_PROMPT = "last prompt"
-    """[L]: each layer has its part, of the prompt that was prefilled last."""
+    """[L]: a part for each layer, of the prompt that was prefilled last."""
     PROMPT = "prompt"
-    """[1]: of the prompt in progress; layers use it one after the other."""
+    """[1]: the prompt in progress; layers use it in turn."""
 
 
 class Contents(Enum):
-    """The values that a tensor of a state may hold, as a receiver of a slot checks them."""
+    """Constraint on the values of a state tensor, checked when a slot is received."""
 
     NUMBERS = "numbers"
     """Finite numbers, or codes."""
     SELECTED = "selected"
-    """The positions of the prompt that its end selects, then -1."""
+    """Positions selected at the end of the prompt, then -1."""
     ASCENDING = "ascending"
     """Positions of the prompt in ascending order, then -1."""
     PLACES = "places"
-    """The numbers 0 .. n - 1, each once."""
+    """A permutation of 0 .. n - 1."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class StateTensor:
     """A tensor of a layer's state.
 
     Attributes:
-        name: without that of the group of layers.
-        extent: the axes in front of `shape`.
-        dtype: of its elements.
-        shape: of one layer and slot; None for a size that follows from the model alone.
+        name: name without that of the group of layers.
+        extent: leading axes, in front of `shape`.
+        dtype: dtype of the elements.
+        shape: shape for one layer and slot; None for a size that only the model determines.
         stepped: True if a decode step writes it.
-        contents: the values that it may hold.
-        part: what it is counted as where a step's traffic is told by parts; "" where it is no cache.
+        contents: constraint on its values.
+        part: label under which reports of a step's traffic count it; "" if it is not a cache.
         optional: True if passes may remove it from a program.
     """
 
@@ -82,8 +82,8 @@ class StateTensor:
         """Return its shape in the entries of a program.
 
         Args:
-            layers: of the group that keeps it.
-            slots: that one rank has.
+            layers: number of layers of the group.
+            slots: number of slots of one rank.
         """
         front = {Extent.SLOTS: (layers, slots), Extent.PACKED: (slots,), Extent.LAST_PROMPT: (layers,)}
         return (*front.get(self.extent, (1,)), *self.shape)

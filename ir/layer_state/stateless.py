@@ -1,4 +1,4 @@
-"""No state: layers that are a feed-forward network alone."""
+"""Layers without a state: feed-forward networks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stateless(Positionless):
 
     @cached_property
     def by_name(self) -> dict[str, StateTensor]:
-        """The tensors: none."""
+        """Tensors by name: none."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Stores: where the rows of a layer lie, those of the prompt in progress and those of a slot."""
+"""Stores: the place of a layer's rows, for the prompt in progress and for each slot."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sscc.ir.layer_state.row_streams import Stream
 from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 
 TOPK, FIRST = "topk", "first"
-"""Numbers of a layer where layers have different budgets: how many positions it selects, and where its rows begin in
-the caches that all layers have in common."""
+"""Per-layer numbers of layers with different budgets: the number of selected positions, and the layer's first row in
+the packed caches."""
 
 
 class RowStore(Protocol):
@@ -20,7 +20,7 @@ class RowStore(Protocol):
 
     @property
     def cache_extent(self) -> Extent:
-        """The axes that the layers' caches have in front of their own."""
+        """Leading axes of the layers' caches."""
 
     def numbers(self, index: int) -> dict[str, int]:
         """Return the numbers of a layer's own rows, by name; none where layers have equal ones."""
@@ -31,16 +31,16 @@ class RowStore(Protocol):
 
     @property
     def lies_far(self) -> bool:
-        """True if rows lie behind main memory, where there is any: they grow with the context, and a step reads few of
+        """True if rows lie in far memory, if the machine has any: they grow with the context, and a step reads few of
         them."""
 
     @property
     def prompt_codec(self) -> RowCodec:
-        """The codec of a prompt's rows while it is prefilled."""
+        """Codec of a prompt's rows during prefill."""
 
     @property
     def gather_codec(self) -> RowCodec:
-        """The codec that rows get as they are gathered from the prompt into a cache."""
+        """Codec applied to rows when they are copied from the prompt into the cache."""
 
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         """Return the tensors of a stream."""
@@ -49,17 +49,18 @@ class RowStore(Protocol):
         """Return the rows of a stream that one sequence owns in all of `layers` layers, per KV head."""
 
     def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
-        """Return the bytes of one sequence that lie in no cache, in all of `layers` layers, by the name of the part.
+        """Return the bytes of one sequence outside of caches, in all `layers` layers, by name of the part.
 
         Args:
-            row_bytes, landmark_bytes: of one position in one layer.
+            row_bytes: bytes of one position's rows in one layer.
+            landmark_bytes: bytes of one position's landmarks in one layer.
         """
 
     def near_in_words(self) -> str:
-        """Return what the caches hold, where other rows lie elsewhere."""
+        """Return a description of the caches' contents, if other rows lie elsewhere."""
 
     def reads_in_words(self, nbytes: str) -> str:
-        """Return what a step reads of a sequence, where that is not all of it."""
+        """Return a description of the bytes that a step reads of a sequence, if it does not read all of it."""
 
     def in_words(self) -> str:
         """Return where rows lie, as it follows the sizes of a cache, or ""."""
@@ -67,7 +68,7 @@ class RowStore(Protocol):
 
 @dataclass(frozen=True)
 class CompactRows:
-    """The rows that stay are gathered into the cache; the prompt's lie in a scratch that layers use in turn."""
+    """Rows that stay are copied into the cache. The prompt's rows lie in a scratch that layers use in turn."""
 
     geometry: Geometry
     codec: RowCodec
@@ -91,7 +92,7 @@ class CompactRows:
 
     @property
     def _rows(self) -> int:
-        """Rows of the tensor that is a cache."""
+        """Rows of the cache tensor."""
         return self.geometry.cache_rows
 
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
@@ -112,7 +113,7 @@ class CompactRows:
 
 @dataclass(frozen=True)
 class PackedRows(CompactRows):
-    """Compact rows of layers with budgets of their own: their caches lie one behind the other in one tensor."""
+    """Compact rows of layers with different budgets: the caches are concatenated in one tensor."""
 
     cache_extent = Extent.PACKED
 
@@ -129,8 +130,8 @@ class PackedRows(CompactRows):
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of the prompt stay where prefill writes them, and an index names those that steps read in the place of
-    rows of the cache; of a prompt that fits the cache all are there."""
+    """Prompt rows stay where prefill writes them, and steps read the selected ones through an index instead of cache
+    rows. A prompt that fits in the cache is copied there completely."""
 
     geometry: Geometry
     codec: RowCodec
@@ -138,7 +139,7 @@ class IndexedRows:
     lies_far = False
     cache_extent = Extent.SLOTS
     gather_codec = PLAIN_ROWS
-    """Rows are in the cache as they are in the prompt."""
+    """Rows are copied into the cache without conversion."""
 
     @property
     def prompt_codec(self) -> RowCodec:
@@ -170,13 +171,13 @@ class IndexedRows:
         return f"the {nbytes} that compact rows would take"
 
     def in_words(self) -> str:
-        return "; those of topk stay in the prompt's K and V"
+        return "; the topk rows stay in the prompt's K and V"
 
 
 @dataclass(frozen=True)
 class AllRows(IndexedRows):
-    """Rows of all positions stay, those of steps too; with a limit on what a step fetches, those that it read last are
-    resident near the cache. Whoever wrote a row, it is stored alike."""
+    """Rows of all positions stay, prompt and generated ones, in the same encoding. With a limit on the rows that a step
+    fetches, the rows read last are resident near the cache."""
 
     lies_far = True
     _stepped = True
@@ -208,12 +209,12 @@ class AllRows(IndexedRows):
         return f"at most {nbytes}"
 
     def in_words(self) -> str:
-        return "; those of topk are chosen in every step, of all positions"
+        return "; every step selects the topk rows among all positions"
 
 
 @dataclass(frozen=True)
 class ChosenRows(AllRows):
-    """Rows of all positions stay, and an index of the model's own chooses those that a token attends to. None lies in a
+    """Rows of all positions stay, and the model's learned index selects those that a token attends to. There is no
     cache."""
 
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
@@ -226,7 +227,7 @@ class ChosenRows(AllRows):
         return "index keys"
 
     def in_words(self) -> str:
-        return "; the model's own index chooses them, of all positions"
+        return "; the model's own index selects them among all positions"
 
 
 def _cache(

@@ -1,8 +1,8 @@
 """Bit fields of the blocks in which quantized weights are stored.
 
 A block holds `block` consecutive weights of a row. Its bytes hold several fields: the codes of the weights, scales,
-minimums, zero points. A field is one number per weight, per group of weights or per block. This module says at which
-bits of the block each number lies and how its bits become a number.
+minimums, zero points. A field is one number per weight, per group of weights or per block. This module describes the
+bits of the block that hold each number, and their conversion to a number.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ DIGITS = 5
 
 
 class FieldErrors(ErrorKind):
-    OVERLAP = InternalError, "runs of {field!r} hold {count} numbers, {runs} are described"
+    OVERLAP = InternalError, "runs of {field!r} hold {count} numbers, but describe {runs}"
 
 
 @dataclass(frozen=True)
 class Run:
     """Bits of consecutive numbers of a field.
 
-    The bits of `side` numbers lie in as many neighboring bytes; the next `side` numbers follow in higher bits of these
+    The bits of `side` numbers lie in `side` neighboring bytes; the next `side` numbers follow in higher bits of these
     bytes, until the bytes are full, and then in the next bytes::
 
         byte at + 0     number 0 (low bits), number side,     number 2 * side, ..
         byte at + 1     number 1,            number side + 1, ..
 
     Attributes:
-        at: the first byte, counted from the start of the block.
-        count: numbers.
+        at: first byte, counted from the start of the block.
+        count: number of numbers.
         bits: bits of each number that lie in this run.
         side: numbers that lie in neighboring bytes.
-        low: the lowest bit of a byte that the run uses.
-        shift: the place of these bits in the number.
-        base: 2, or 3 where a byte holds five ternary digits: digit d of byte b is (b * 3^d mod 256) * 3 // 256.
+        low: lowest bit of a byte that the run uses.
+        shift: place of these bits in the number.
+        base: 2, or 3 if a byte holds five ternary digits: digit d of byte b is (b * 3^d mod 256) * 3 // 256.
     """
 
     at: int
@@ -69,15 +69,15 @@ class Field:
     """Numbers of a block: codes, scales, minimums or zero points.
 
     Attributes:
-        name: for messages and documents.
+        name: name in messages and documents.
         part: the stored tensor that holds them.
         per: weights that share a number: 1 for codes.
         count: numbers of a block.
-        runs: groups of runs one after another; each group is the runs that hold the bits of the same numbers, low bits
-            first. Of a float one run of its first byte.
-        kind: how bits become a number.
+        runs: consecutive groups of runs; a group has the runs that hold the bits of the same numbers, low bits first. A
+            float has one run with its first byte.
+        kind: conversion of bits to a number.
         bias: subtracted from an integer, or from the exponent.
-        table: the integer that each code stands for; empty where it is the code less `bias`.
+        table: integer for each code; empty if it is the code less `bias`.
     """
 
     name: str
@@ -96,14 +96,14 @@ class Field:
 
     @cached_property
     def bits(self) -> int:
-        """Bits of a number; 2 of a ternary digit."""
+        """Bits of a number; 2 for a ternary digit."""
         if self.kind in FLOAT_BYTES:
             return 8 * FLOAT_BYTES[self.kind]
         return max(run.shift + run.bits for run in self.runs[0])
 
     @property
     def is_float(self) -> bool:
-        """True for numbers that are floats; each has whole bytes of its own."""
+        """True for numbers that are floats, each in bytes of its own."""
         return self.kind in FLOAT_BYTES
 
     @property
@@ -117,7 +117,7 @@ class Field:
 
     @property
     def offset(self) -> int:
-        """The code that stands for 0 where there is neither a table nor a zero point."""
+        """Code of 0, without table and zero point."""
         return self.bias
 
     def pieces(self) -> list[list[tuple[int, int, int, int, int]]]:

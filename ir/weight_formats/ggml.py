@@ -1,7 +1,7 @@
-"""The block formats of GGUF files, by the names of their types.
+"""Block formats of GGUF files, by the names of their types.
 
-Layouts and formulas are those of `ggml-quants.c` of llama.cpp and of the package `gguf`, which tests compare with. Each
-format has one part, the blocks as a file holds them.
+Layouts and formulas are those of `ggml-quants.c` of llama.cpp and of the package `gguf`; tests compare with the latter.
+Each format has one part, the blocks as stored in the file.
 """
 
 from __future__ import annotations
@@ -143,4 +143,4 @@ FORMATS: dict[str, WeightFormat] = {
         _format("TQ2_0", 256, 66, _codes(Run(0, 256, 2, side=32), bias=1), _half("d", 256, 64)),
     )
 }
-"""By the name of the type."""
+"""Formats by the name of the type."""

@@ -11,16 +11,16 @@ from sscc.ir.weight_formats.weight_format import Part, WeightFormat
 
 
 class GroupFormatErrors(ErrorKind):
-    """Formats of groups that do not exist."""
+    """Invalid formats of groups."""
 
     BITS = UsageError, "weights cannot have {bits} bits, they must have one of {choices}"
     GROUP = UsageError, "a group cannot have {group} weights, it must have an even number"
-    MINIMUM = UsageError, "a minimum goes with weights of 4 bits, and in place of a zero point"
-    FLOATING = UsageError, "weights of {kind} have 8 bits, and neither zero points nor minimums"
+    MINIMUM = UsageError, "a minimum requires weights of 4 bits, and excludes a zero point"
+    FLOATING = UsageError, "weights of {kind} have 8 bits, without zero points and minimums"
     SCALES = UsageError, "scales cannot have dtype {scales!r}, it must be one of {choices}"
     UNKNOWN = (
         UsageError,
-        "weights {text!r} are not known: give int8 or int4, then :GROUP (elements that share a scale, {group} by "
+        "unknown weight format {text!r}: give int8 or int4, then :GROUP (elements that share a scale, {group} by "
         "default), then one of {bases} if groups have one, then one of {scales} for the dtype of scales",
     )
 
@@ -31,7 +31,7 @@ MINIMUM = "minimum"
 DEFAULT_GROUP = 32
 SCALE_DTYPES: tuple[Kind, ...] = ("bf16", "f16", "f32")
 FLOAT8 = "e4m3"
-"""The kind of codes that are floats of 8 bits."""
+"""Kind of codes that are 8-bit floats."""
 VALUES, SCALES, ZEROS, MINIMUMS = "values", "scales", "zeros", "minimums"
 """Names of parts."""
 
@@ -41,12 +41,12 @@ class GroupFormat:
     """A format of groups, written ``int4:32``, ``int4:32:zero-point``, ``int4:32:minimum:f16``, ``e4m3:128``.
 
     Attributes:
-        bits: of a code, 8 or 4.
+        bits: bits of a code, 8 or 4.
         group: elements along K that share a scale, an even number.
-        zero_point: a group has an integer zero point.
-        minimum: a group of 4-bit codes has instead the number that its lowest code stands for, of the scales' dtype.
-        scales: the dtype of scales and minimums, one of SCALE_DTYPES.
-        floating: codes are floats of 8 bits, e4m3.
+        zero_point: True if a group has an integer zero point.
+        minimum: True if a group of 4-bit codes has instead the value of its lowest code, in the dtype of scales.
+        scales: dtype of scales and minimums, one of SCALE_DTYPES.
+        floating: True if codes are 8-bit floats, e4m3.
 
     Raises:
         UsageError: another number of bits, a group that is odd or below 2, or parts that exclude each other.
@@ -73,9 +73,9 @@ class GroupFormat:
 
     @classmethod
     def parse(cls, text: str) -> GroupFormat:
-        """Read a format as `__str__` writes it; the group and the default dtype of scales may be missing or given.
+        """Return the format that `__str__` writes as `text`; the group and the default dtype of scales may be omitted.
 
-        Raises UsageError for any other text.
+        Raises UsageError for other text.
         """
         kind, *words = text.split(":")
         scales = next((dtype for dtype in SCALE_DTYPES if words[-1:] == [dtype]), None)
@@ -103,12 +103,12 @@ class GroupFormat:
 
     @property
     def offset(self) -> int:
-        """The number that is added to codes and zero points where they are stored."""
+        """Number that is added to codes and zero points when they are stored."""
         return self.half if self.bits == 4 else 0
 
     @property
     def descriptor(self) -> WeightFormat:
-        """The format as a descriptor; a block is a group."""
+        """Descriptor of the format; a block is a group."""
         return _descriptor(self)
 
 

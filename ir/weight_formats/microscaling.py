@@ -12,7 +12,7 @@ from sscc.ir.weight_formats.weight_format import Part, WeightFormat
 
 BLOCKS, SCALES, WHOLE = "blocks", "scales", "whole"
 E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""The numbers of e2m1 times 2, which are integers; scales are half of the stored ones."""
+"""Values of e2m1 times 2, which are integers; scales are half of the stored ones."""
 NVFP4_GROUP = 16
 _NVFP4_BLOCKS = (256, 64)
 
@@ -51,4 +51,4 @@ def nvfp4_of(columns: int, *, gguf: bool = False) -> WeightFormat | None:
 
 
 FORMATS: dict[str, WeightFormat] = {item.name: item for item in (MXFP4_FORMAT, *_OF_SAFETENSORS, *_OF_GGUF)}
-"""By name."""
+"""Formats by name."""

@@ -13,30 +13,30 @@ from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
 
 
 class EncodingErrors(ErrorKind):
-    FORMAT = InputError, "the encoding {text!r} is not known: {cause}"
-    UNKNOWN = InputError, "the encoding {text!r} is not known"
-    STORED_SHAPE = InputError, "a tensor of shape [{shape}] cannot be the {part} of {format}"
+    FORMAT = InputError, "unknown encoding {text!r}: {cause}"
+    UNKNOWN = InputError, "unknown encoding {text!r}"
+    STORED_SHAPE = InputError, "a tensor of shape [{shape}] cannot hold the {part} of {format}"
 
 
 KEEP: Literal["keep"] = "keep"
-"""As the checkpoint has it: each weight in the format in which it is stored, or as it is."""
+"""Keep each weight in the format in which the checkpoint stores it."""
 
 DENSE: Literal["dense"] = "dense"
-"""As numbers of the program's dtype."""
+"""Store weights as numbers of the program's dtype."""
 
 Weights = Union[WeightFormat, Literal["keep"]]
-"""A storage of weights other than numbers of the program's dtype."""
+"""Storage of weights other than as numbers of the program's dtype."""
 
 _TRANSPOSED = "transposed"
 _ORDERED = "ordered"
 ORDER = "order"
-"""The name beside those of a format's parts of the order of columns, i64 [K]: number i of a row of codes is that of
+"""Name, beside those of a format's parts, of the order of columns, i64 [K]: number i of a row of codes is that of
 column `order[i]`."""
 _SOURCE_OF_ORDER = "#order"
 
 
 WeightChoice = Union[WeightFormat, Literal["keep", "dense"]]
-"""Values of an option."""
+"""Values of the option."""
 
 
 def parse_format(text: str) -> WeightChoice:
@@ -56,12 +56,13 @@ def format_named(name: str) -> WeightFormat:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The relation of a stored tensor to its source: a part of a format, ``int4:32/values``, ``Q4_K/blocks``.
+    """Relation of a stored tensor to its source: a part of a format, ``int4:32/values``, ``Q4_K/blocks``.
 
     Attributes:
-        part: the name of a part of the format.
-        transposed: the source is [.., K, N] instead of [.., N, K], written ``int4:32/values/transposed``.
-        ordered: the columns of the source are stored in another order, so that those of a group lie side by side,
+        format: the weight format.
+        part: name of a part of the format.
+        transposed: True if the source is [.., K, N] instead of [.., N, K], written ``int4:32/values/transposed``.
+        ordered: True if the columns of the source are stored in another order, so that those of a group are adjacent,
             written ``int4:32/values/ordered``.
     """
 
@@ -88,7 +89,7 @@ class Encoding:
 
     @property
     def is_first(self) -> bool:
-        """True for the first part of the format: each weight has one such tensor."""
+        """True for the first part of the format: each weight has exactly one such tensor."""
         return self.part == self.format.parts[0].name
 
     def source_shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
@@ -100,8 +101,8 @@ class Encoding:
         return (*experts, columns, rows) if self.transposed else (*experts, rows, columns)
 
     def cut_of_part(self, source: Cut, rank: int) -> Cut:
-        """Return the cut of the stored tensor whose source, of this rank, is cut so. Along the summed axis no segment
-        may begin within a block."""
+        """Return the cut of the stored tensor, from the cut of its source. Along the summed axis no segment may begin
+        within a block."""
         return self._converted(source, rank, self.format.block, self.format.bytes_of[self.part], of_source=True)
 
     def cut_of_source(self, stored: Cut, rank: int) -> Cut:

@@ -1,4 +1,4 @@
-"""A format in which quantized weights are stored: one descriptor from which everything else derives.
+"""Formats of quantized weights: one descriptor each, from which everything else is derived.
 
 Readers of checkpoints, the bytes of a schedule's tensors, the validator, the reference interpreter, native packing and
 products, `--weights` and the documents all read this record. Formats of checkpoints whose codes have a scale per group
@@ -15,7 +15,7 @@ from math import gcd
 from sscc.ir.weight_formats.fields import Field
 
 MOST_PARTS = 3
-"""Parts of a format at most."""
+"""Maximum number of parts of a format."""
 RANKS = (2, 3)
 """Ranks of quantized weights: a matrix, or one matrix per expert."""
 
@@ -25,8 +25,8 @@ class Part:
     """A stored tensor of a weight, i8 [.., rows, columns // block * bytes].
 
     Attributes:
-        name: the last word of the tensor's name.
-        bytes: of each block.
+        name: last word of the tensor's name.
+        bytes: bytes of each block.
     """
 
     name: str
@@ -35,25 +35,25 @@ class Part:
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """The storage of a matrix of weights [rows, columns], and the formula of its numbers.
+    """Storage of a matrix of weights [rows, columns], and the formula of its numbers.
 
-    A row is cut into blocks of `block` weights. The number of a weight is, in f32, each operation rounded::
+    A row is cut into blocks of `block` weights. The value of a weight is, in f32, each operation rounded::
 
         (code - zero) * (scale * scale ..)               without minimums
-        code * (scale * scale ..) + minimum * ..         with minimums, or - where `subtracts`
+        code * (scale * scale ..) + minimum * ..         with minimums, or - if `subtracts`
 
     where `code` is an integer less its bias, an entry of a table, or a small float. Products of scales and of minimums
     are computed first, from the first to the last.
 
     Attributes:
-        name: as it is written in schedules and options.
+        name: name in schedules and options.
         block: weights of a block.
-        parts: the stored tensors.
-        codes: one number per weight.
-        scales: from the coarsest to the finest.
-        minimums: of formats that have them, likewise.
-        zeros: the zero point of each group of weights, in units of codes.
-        subtracts: minimums are subtracted.
+        parts: stored tensors.
+        codes: field of the codes, one per weight.
+        scales: fields of scales, from the coarsest to the finest.
+        minimums: fields of minimums, likewise; empty for formats without them.
+        zeros: zero point of each group of weights, in units of codes.
+        subtracts: True if minimums are subtracted.
     """
 
     name: str
@@ -75,7 +75,7 @@ class WeightFormat:
 
     @cached_property
     def group(self) -> int:
-        """Weights that share all of scale, minimum and zero point."""
+        """Number of weights that share scale, minimum and zero point."""
         group = self.block
         for field in self.fields[1:]:
             group = gcd(group, field.per)
@@ -97,10 +97,10 @@ class WeightFormat:
 
     @cached_property
     def operations(self) -> int:
-        """Operations per weight of computing its number from its bits."""
+        """Operations per weight for computing its value from its bits."""
         pieces = len(self.codes.runs[0])
         whole = self.codes.bits == 8 or self.codes.is_float
-        unpacking = 0 if whole else 3 * pieces - 1  # shift and mask of each piece, and joining them
+        unpacking = 0 if whole else 3 * pieces - 1  # shift and mask of each piece, and joins
         based = self.zeros is not None or bool(self.codes.bias)
         return unpacking + 1 + based + bool(self.scales) + bool(self.minimums)
 

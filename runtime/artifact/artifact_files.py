@@ -1,7 +1,7 @@
-"""The files of an artifact: their names, how large they may be, and the one way to open and check them.
+"""The files of an artifact: their names, their maximum sizes, and the only functions that open and check them.
 
-The files are somebody else's. Names come from the manifest; no link is followed, nothing that is no regular file is
-opened, and nothing is read before its size is known to be right.
+The files are untrusted. Names come from the manifest; links are not followed, only regular files are opened, and a file
+is read only after its size has been checked.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MACHINE = "machine.json"
 GOLDEN = "golden"
 CONSTANTS = "weights/constants.safetensors"
 FOREIGN_CODE = "native/"
-"""Where artifacts of earlier versions hold machine code. It is somebody else's, and nothing reads it."""
+"""Folder of machine code in artifacts of earlier versions. It is untrusted, and never read."""
 
 MANIFEST_BYTES = 16 * 2**20
 SCHEDULE_BYTES = 64 * 2**20
 _LARGEST = {MACHINE: 2**20, SCHEDULE: SCHEDULE_BYTES}
 _LARGEST_OTHER = 256 * 2**20
-"""Bytes of files that are read whole; beyond that they are refused unread."""
+"""Maximum bytes of files that are read whole; larger ones are refused unread."""
 _MODEL_SUFFIXES = (".gguf", ".pt", ".pth", ".pt2")
 _MODEL_CONFIG = "config.json"
 
@@ -44,8 +44,8 @@ class ArtifactFileErrors(ErrorKind):
     NOT_A_FOLDER = InputError, "{path} is not an .rdu artifact, which is a folder"
     NOT_COMPILED = InputError, "{path} has not been compiled yet. Run: sscc compile {model} -o {output}"
     NOT_UTF8 = InputError, "{path} cannot be read: {reason}"
-    SIZE_DIFFERS = InputError, "{path} is damaged: it has {nbytes} bytes, the manifest says {expected}"
-    TOO_LARGE = InputError, "{path} has {nbytes} bytes, the largest that is read has {most}"
+    SIZE_DIFFERS = InputError, "{path} is damaged: it has {nbytes} bytes, but the manifest states {expected}"
+    TOO_LARGE = InputError, "{path} has {nbytes} bytes, more than the limit of {most}"
 
 
 def is_shard(name: str) -> bool:
@@ -63,12 +63,12 @@ def identity(folder: Path) -> tuple[int, int] | None:
 
 
 def read_manifest(folder: Path) -> bytes:
-    """Return manifest.json, unchecked.
+    """Return the contents of manifest.json, unchecked.
 
     Raises:
-        UsageError: no file can have the name.
-        InputError: the folder is no artifact, or the file is too large. Of a model the message has the command that
-            compiles it.
+        UsageError: `folder` cannot be the name of a file.
+        InputError: the folder is not an artifact, or the file is too large. For a model the message has the command
+            that compiles it.
     """
     if not stat.S_ISDIR(state_of(folder).st_mode):
         if folder.suffix.lower() in _MODEL_SUFFIXES:
@@ -94,7 +94,7 @@ def _not_compiled(model: Path) -> SsccError:
 
 
 def open_file(folder: Path, name: str) -> BufferedReader:
-    """Open a regular file that no link below `folder` leads to. Raise InputError where there is none."""
+    """Open a regular file to which no link below `folder` leads. Raise InputError if there is none."""
     with _read_errors(folder / name):
         return open_beneath(folder, name)
 
@@ -108,7 +108,7 @@ def _read_errors(path: Path) -> Iterator[None]:
 
 
 def _open_checked(folder: Path, name: str, record: FileRecord) -> BufferedReader:
-    """Open a file whose size is right."""
+    """Open a file after checking its size."""
     path, most = folder / name, _largest(name)
     file = open_file(folder, name)
     size = os.fstat(file.fileno()).st_size
@@ -133,7 +133,7 @@ def check_file(folder: Path, name: str, record: FileRecord) -> None:
 
 
 def read_checked(folder: Path, name: str, record: FileRecord) -> bytes:
-    """Return the contents of a file. Raise InputError where they are not those in the manifest."""
+    """Return the contents of a file. Raise InputError if they are not those in the manifest."""
     with _open_checked(folder, name, record) as file, _read_errors(folder / name):
         data = file.read(record.bytes)
     _check_digest(folder / name, hashlib.sha256(data).hexdigest(), record)

@@ -1,8 +1,9 @@
-"""What a session relies on in a schedule, as the signature of its artifact says it, and the values it calls it with.
+"""The contract between an artifact's signature and its schedule: the tensors and entries that a session uses, and the
+values with which it calls them.
 
-Compiler and runtime ask here whether a schedule may be executed: the one before it is written, the other whenever an
-artifact is opened, before any code is made of it. Nothing in an artifact is believed: its manifest and its schedule
-must say the same, and the validator proves the rest for every call that a session makes.
+Compiler and runtime check here that a schedule may be executed: the compiler before it is written, the runtime whenever
+an artifact is opened, before any code is generated from it. Nothing in an artifact is trusted: its manifest and its
+schedule must agree, and the validator proves the rest for every call that a session makes.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from sscc.runtime.validator import EntryReport, Report, validate
 
 
 class ContractKind(ErrorKind):
-    """Base of the differences between a schedule and its manifest."""
+    """Base of the kinds of differences between a schedule and its manifest."""
 
     def __init__(self, message: str) -> None:
         super().__init__(InputError, "the schedule does not fit its manifest: " + message)
 
 
 class ContractErrors(ContractKind):
-    """Schedules that do not do what the signature of their artifact says."""
+    """Schedules that do not implement the signature of their artifact."""
 
-    CURSOR = "entry 'prefill' with {scalars} returns {results!r}, but its cursor is then {cursor!r}"
-    STATE_UNWRITTEN = "entry {entry!r} writes nothing into state {state!r}"
+    CURSOR = "entry 'prefill' with {scalars} returns {results!r}, but the cursor must be {cursor!r}"
+    STATE_UNWRITTEN = "entry {entry!r} never writes to state {state!r}"
     OUTPUT_UNWRITTEN = "entry {entry!r}{call_hint} does not write every element of its output {output!r}"
     TENSOR_MISSING = "tensor {tensor!r} does not exist, it must be {expected}"
     TENSOR_DIFFERS = "tensor {tensor!r} is {actual}, it must be {expected}"
-    TENSOR_UNKNOWN = "{role} {tensor!r} is none that a session knows"
+    TENSOR_UNKNOWN = "{role} {tensor!r} is unknown to sessions"
     ENTRIES = "its entries are {entries!r}, they must be {expected!r}"
     INPUTS = "the inputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
     OUTPUTS = "the outputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
@@ -45,27 +46,28 @@ class ContractErrors(ContractKind):
     SCALAR_OUTPUTS = "entry {entry!r} has {actual} scalar outputs, it must have {expected}"
     GEOMETRY = "body {body!r}, {step}: its {setting} is {actual!r}, but the geometry's is {expected!r}"
     LOOKUP = (
-        "kernel {kernel!r}, scalar {scalar!r}: it looks up [{numbers}], which are no group's top-K rows or their places"
+        "kernel {kernel!r}, scalar {scalar!r}: it looks up [{numbers}], which are neither numbers nor first rows of a "
+        "group's top-K rows"
     )
-    SELECTION = "kernel {kernel!r}, stage {stage!r} selects {selected} positions, but the geometry says {budgets}"
-    SELECTION_VARIES = "kernel {kernel!r}, stage {stage!r} selects a number of positions that is no constant"
+    SELECTION = "kernel {kernel!r}, stage {stage!r} selects {selected} positions, but the geometry has {budgets}"
+    SELECTION_VARIES = "kernel {kernel!r}, stage {stage!r} selects a number of positions that is not constant"
 
 
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",), SCORE: ("logits",)}
 
 
 _Kind = tuple[str, str, tuple[int | None, ...]]
-"""Role, dtype and shape of a tensor; None for a size that the signature does not know."""
+"""Role, dtype and shape of a tensor; None for a size that the signature does not determine."""
 
 
 def prove(program: sch.Program, signature: Signature, target: Target | None = None) -> Report:
-    """Proves that a session can run a schedule under its signature, in every call that it makes.
+    """Prove that a session can run a schedule under its signature, in every call that it makes.
 
     Args:
-        target: whose capacities the schedule has to fit; None where they do not matter, as for an interpreter.
+        target: target whose capacities the schedule has to fit; None if they do not matter, as for an interpreter.
 
     Raises:
-        InputError: schedule and signature differ, or the schedule is invalid; the first thing that is wrong.
+        InputError: schedule and signature differ, or the schedule is invalid; the message has the first fault.
     """
     _check_tensors(program, signature)
     _check_entries(program, signature)
@@ -88,20 +90,21 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
 
 
 class Protocol:
-    """How a session calls `prefill`: it begins at phase 0, and each call goes on where the last one stopped.
-    `score` is called with any position from which on the prompt's scratch has as many as there are slots.
+    """The calls that a session makes. `prefill` begins at phase 0, and each call continues where the last one stopped.
+    `score` is called with any position from which on the prompt's scratch has at least as many positions as there are
+    slots.
 
-    Phases 0 .. L take a step per chunk of the prompt, phase L + 1 takes one. A call does as many steps as it is given
-    and as are left, and returns where it stands then; (L + 2, 0) is the end.
+    Phases 0 .. L take a step per chunk of the prompt, phase L + 1 takes one. A call executes the given number of steps,
+    or those that are left, and returns its cursor; (L + 2, 0) is the end.
     """
 
     def __init__(self, signature: Signature, ranks: int = 0) -> None:
         self._signature = signature
-        # The slots that are played are the last ones, which the last rank has.
+        # The simulated slots are the last ones, which belong to the last rank.
         self._last_rank = {RANK: ranks - 1} if ranks else {}
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Lowest and highest value of each scalar input."""
+        """Return the lowest and highest value of each scalar input."""
         s = self._signature
         longest = s.geometry.max_context
         ranks = {name: (0, last) for name, last in self._last_rank.items()}
@@ -121,8 +124,8 @@ class Protocol:
         return {SCORE: [{FIRST: 0}, {FIRST: s.scratch_tokens - s.batch}]} if s.scores_prompts else {}
 
     def samples(self) -> Iterator[dict[str, int]]:
-        """Calls that are played: prompts around the edges of a chunk, one step at every kind of place; and the short
-        ones at once, from the beginning to the end."""
+        """Return calls to simulate: prompts around the edges of a chunk, one step at every kind of position; and the
+        short prompts in one call, from beginning to end."""
         return ({**call, **self._last_rank} for call in self._calls())
 
     def _calls(self) -> Iterator[dict[str, int]]:
@@ -141,7 +144,7 @@ class Protocol:
                 yield s.prefill_scalars(length, slot)
 
     def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
-        """The cursor after a call."""
+        """Return the cursor after a call."""
         reused = scalars.get(REUSED, 0)
         chunks = self._signature.chunks(scalars["length"]) - reused
         done = scalars["phase"] * chunks + scalars["chunk"] + scalars["steps"]
@@ -150,8 +153,8 @@ class Protocol:
         return divmod(done, chunks)
 
     def check(self, report: EntryReport) -> None:
-        """The calls that were played return the cursor, those that finish a prompt write its logits, and those that are
-        a whole prompt everything that a prompt leaves behind."""
+        """Check that simulated calls return the cursor, that those which finish a prompt write its logits, and that
+        those which are a whole prompt write everything that a prompt leaves behind."""
         for number, run in enumerate(report.runs):
             after = self.after(run.scalars)
             if run.results != after:
@@ -167,7 +170,7 @@ def _assigned(scalars: Mapping[str, int]) -> list[str]:
 
 
 def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None:
-    """A state that a call only reads would be zeros for ever, or what another prompt has left."""
+    """Refuse a state that a call only reads: it would stay zero, or have the contents of another prompt."""
     run = report.runs[number]
     missing = [name for name in states if name not in run.touched]
     if missing:
@@ -175,7 +178,7 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
 
 
 def _stepped(s: Signature) -> list[str]:
-    """The tensors of states that a decode step writes."""
+    """Return the names of the state tensors that a decode step writes."""
     return [state.name_of(tensor) for _, state in s.states for tensor in state.tensors() if tensor.stepped]
 
 
@@ -193,7 +196,7 @@ def _check_written(report: EntryReport, number: int) -> None:
 
 
 def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
-    """The inputs of each entry, in order."""
+    """Return the inputs of each entry, in order."""
     entries: dict[str, dict[str, _Kind]] = {SCORE: {}} if s.scores_prompts else {}
     return entries | {
         "prefill": dict.fromkeys(("tokens", POSITION_IDS), ("input", "i64", (1, s.scratch_tokens))),
@@ -208,7 +211,8 @@ def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
 
 
 def _tensors(s: Signature) -> dict[str, _Kind]:
-    """Every tensor that the signature knows: inputs, outputs, caches, and what a prompt in progress is kept in."""
+    """Return every tensor that the signature determines: inputs, outputs, caches, and the states of a prompt in
+    progress."""
     known: dict[str, _Kind] = {
         "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
         "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
@@ -219,7 +223,7 @@ def _tensors(s: Signature) -> dict[str, _Kind]:
 
 
 def states_of(signature: Signature) -> dict[str, TensorSpec]:
-    """Shapes and dtypes of the states that a slot's rows are in, by name."""
+    """Return shapes and dtypes of the states with the slots' rows, by name."""
     kinds: dict[str, _Kind] = {}
     for group, state in signature.states:
         kinds |= _tensors_of(signature, group, state)
@@ -270,7 +274,7 @@ def _spelled(kind: _Kind) -> str:
 
 
 def _ranks_of(program: sch.Program) -> int:
-    """How many ranks there are where prefill depends on which one runs it; 0 where it does not."""
+    """Return the number of ranks if prefill depends on the rank that runs it; otherwise 0."""
     taken = any(RANK in entry.scalar_inputs for entry in program.entries if entry.name == "prefill")
     return program.ranks if taken and program.grid else 0
 
@@ -296,7 +300,7 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
 
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
-    """Steps of the algorithm keep and select what a geometry says: each step all of it that one of the groups says."""
+    """Check that steps of the algorithm have the settings of the geometry: each step all those of one of the groups."""
     every = [state for _, state in signature.states]
     for body in program.bodies:
         for step in body.steps:
@@ -310,9 +314,10 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
 
 
 def _check_budgets(program: sch.Program, signature: Signature) -> None:
-    """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
-    their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold. And
-    no layer selects another number of positions than one of a group: rows that stay empty would count as valid."""
+    """Check that the tables of looped kernels have a group's numbers for its layers: the number of selected positions,
+    and first rows. Windows of a cache that layers share may overlap in the schedule; only this check separates their
+    contents. Also check that each layer selects the number of positions of a group: rows that stay empty would count as
+    valid."""
     every = [state for _, state in signature.states]
     tables = [table for state in every for table in state.tables()]
     for kernel in program.kernels:
@@ -354,6 +359,6 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, str, set[int]]]:
 
 
 def _is_part(numbers: Sequence[sch.ScalarOperand], table: Sequence[int]) -> bool:
-    """Whether numbers stand in a table one after the other."""
+    """Return True if numbers are a contiguous part of a table."""
     starts = range(len(table) - len(numbers) + 1)
     return any(tuple(numbers) == tuple(table[start : start + len(numbers)]) for start in starts)

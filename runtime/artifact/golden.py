@@ -1,16 +1,16 @@
 """Goldens: a run of eager PyTorch recorded at compile time, which `sscc run --check` replays (golden_replay.py).
 
-A golden holds prompt and new tokens, and tensors in the order in which execution makes them::
+A golden holds the prompt and the new tokens, and tensors in order of execution::
 
-    k_cache.{i}, v_cache.{i}   [Hkv, R, D]   layer i's compressed cache of slot 0 after prefill; of latent rows
-                                             latent_cache.{i}, and so below
-    selected.{i}               [Hkv, topk]   positions picked, -1 for padding (absent when topk = 0)
-    k_store.{i}, v_store.{i}   [Hkv, n, D]   in its place where every step's query picks: the rows of the whole prompt
+    k_cache.{i}, v_cache.{i}   [Hkv, R, D]   layer i's compressed cache of slot 0 after prefill; with latent rows
+                                             latent_cache.{i}, likewise below
+    selected.{i}               [Hkv, topk]   selected positions, -1 for padding (absent when topk = 0)
+    k_store.{i}, v_store.{i}   [Hkv, n, D]   instead, if every step's query selects: the rows of the whole prompt
     prefill_logits             [V]
     logits.{s}                 [V]           after feeding new_tokens[s] at position len(prompt) + s
 
-All are numpy arrays in the dtypes that eager PyTorch had. Of a program of several ranks there are the logits alone:
-each rank keeps rows of its own.
+All are numpy arrays in the dtypes of eager PyTorch. For a program of several ranks only the logits are recorded,
+because each rank keeps different rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROMPT, _TOKENS, _NAMES = "prompt", "new_tokens", "tensors"
 
 class GoldenErrors(ErrorKind):
     DAMAGED = InputError, "{path} is damaged: {reason}"
-    PARTS_DIFFER = InputError, "{path} does not name the tensors of {tensors}, or names no tokens"
+    PARTS_DIFFER = InputError, "{path} does not list the tensors of {tensors}, or lists no tokens"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Golden:
 
     @property
     def of_logits(self) -> Golden:
-        """The golden with the logits alone."""
+        """Return the golden with only the logits."""
         logits = {name: value for name, value in self.tensors.items() if name.partition(".")[0].endswith("logits")}
         return replace(self, tensors=logits)
 
@@ -57,7 +57,7 @@ class Golden:
 
     @classmethod
     def load(cls, folder: Path) -> Golden:
-        """Return the golden in the folder golden/ of an artifact. Raise InputError where there is none, or its parts do
+        """Return the golden in the folder golden/ of an artifact. Raise InputError if there is none, or its parts do
         not fit."""
         path, tensors_path = folder / _INDEX, folder / _DATA
         try:

@@ -1,11 +1,11 @@
-"""manifest.json of an artifact: what was compiled, for which sizes, with which weights, and every file.
+"""manifest.json of an artifact: the compiled model, its sizes and weights, and a record of every file.
 
-One JSON object of `format` (`FORMAT_VERSION`) and the fields of a `Manifest`, of which those of the signature stand by
-themselves (`geometry`, `batch`, `prefill_chunk`, `dtype`, `vocab_size`, `eos_token_ids`, and its plan as `groups`).
-Keys are sorted, so that equal artifacts have equal manifests. A field that is missing or of another type is refused,
-and so is another format. Other fields are ignored: `weights.source`, a path that earlier versions wrote, is never read.
+It is one JSON object with `format` (`FORMAT_VERSION`) and the fields of a `Manifest`; those of the signature are at the
+top level (`geometry`, `batch`, `prefill_chunk`, `dtype`, `vocab_size`, `eos_token_ids`, and its plan as `groups`). Keys
+are sorted, so that equal artifacts have equal manifests. A missing or ill-typed field is refused, and so is another
+format. Unknown fields are ignored: `weights.source`, a path that earlier versions wrote, is never read.
 
-Nothing in a manifest is a path, except for the names in `files`, which lead down from the artifact's folder.
+A manifest contains no paths except for the names in `files`, which are below the artifact's folder.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "vocab_size")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_NAME = re.compile("[\0\ud800-\udfff]")
-"""A character that the system takes in no file's name."""
+"""Characters that file names cannot contain."""
 UNNAMED = Path("OUT.rdu")
 _SHOWN = 60
-"""Characters of a value that does not fit, in a message."""
+"""Maximum characters of an invalid value in a message."""
 
 
 class _ManifestKind(ErrorKind):
@@ -55,12 +55,12 @@ class ManifestErrors(_ManifestKind):
     BELOW_LEAST = "the manifest is malformed: {field} is {values!r}, it must be integers of at least {least}"
     DIGEST = "the manifest is malformed: weights.digest is {digest!r}, it must be a sha256 of 64 hexadecimal digits"
     DTYPE = "the manifest is malformed: dtype is {dtype!r}, it must be one of {dtypes}"
-    FILE_NAME = "the manifest is malformed: files has the entry {name!r}, which names no file in the artifact's folder"
+    FILE_NAME = "the manifest is malformed: files has the entry {name!r}, which is not a file in the artifact's folder"
     GEOMETRY = "the manifest is malformed: {field}: {cause}"
     GEOMETRY_VALUE = "the manifest is malformed: {field} is {value!r}, it must be an integer or a word"
     GROUP_NAMES = "the manifest is malformed: two groups have the same name"
     GROUPS = "the manifest is malformed: groups has no layers, or their max_context is not the geometry's"
-    HEADS = "the manifest is malformed: {field} is {heads}, which is no multiple of the {kv_heads} KV heads"
+    HEADS = "the manifest is malformed: {field} is {heads}, which is not a multiple of the {kv_heads} KV heads"
     LAYER_TOPK = "the manifest is malformed: {field} has {numbers} numbers for {layers} layers"
     LAYERS = "the manifest is malformed: {reason}"
     NAME_TWICE = "the manifest is malformed: one object has the name {name!r} twice"
@@ -72,14 +72,14 @@ class ManifestErrors(_ManifestKind):
 
 @dataclass(frozen=True)
 class WeightsRecord:
-    """The weights of a program: their digest, and how the artifact holds them.
+    """The weights of a program: their digest, and their place.
 
     Attributes:
-        mode: "embedded" (in the artifact) or "reference" (in a checkpoint, whose path the artifact does not know).
-        digest: of the weights that it was compiled with, stacked as the program wants them (`weights_digest`); ""
-            if there were none.
-        packer: the backend for which some are packed; "" where all lie as the schedule has them.
-        packed: the names of those, sorted.
+        mode: "embedded" (in the artifact) or "reference" (in a checkpoint, whose path is not in the artifact).
+        digest: digest of the weights used for compilation, stacked in the program's form (`weights_digest`); "" without
+            weights.
+        packer: backend for which some are packed; "" if all are stored as in the schedule.
+        packed: names of the packed ones, sorted.
     """
 
     mode: str
@@ -101,13 +101,14 @@ class Manifest:
     """The contents of manifest.json.
 
     Attributes:
-        sscc: version of the compiler; tools: versions of what it used, by name.
-        target: the machine, "rdu".
+        sscc: version of the compiler.
+        tools: versions of its libraries, by name.
+        target: target, "rdu".
         model: the Hugging Face config, or {}.
         signature: sizes and geometry.
         weights: see `WeightsRecord`.
-        looping: what became of each run of equal layers, in the program's order.
-        files: every other file of the artifact by relative path.
+        looping: outcome of looping each run of equal layers, in the program's order.
+        files: every other file of the artifact, by relative path.
     """
 
     sscc: str
@@ -146,12 +147,12 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, path: Path = UNNAMED) -> Manifest:
-        """Return the manifest that a text is.
+        """Return the manifest in a text.
 
         Args:
-            path: of the artifact, for messages.
+            path: path of the artifact, for messages.
 
-        Raises InputError where it is no manifest of this format version, naming the field at fault.
+        Raises InputError naming the invalid field, or if it is not a manifest of this format version.
         """
         try:
             data = json.loads(text, object_pairs_hook=_without_doubles)
@@ -306,7 +307,7 @@ def _weights(data: dict[str, Any]) -> WeightsRecord:
     if not all(isinstance(name, str) for name in packed):
         raise ManifestErrors.PACKED(packed=[_short(name) for name in packed])
     digest, packer = (_take(data, name, str, "weights.") for name in ("digest", "packer"))
-    if digest and not _DIGEST.fullmatch(digest):  # files of the user's cache are named by it
+    if digest and not _DIGEST.fullmatch(digest):  # the user's cache uses it as a file name
         raise ManifestErrors.DIGEST(digest=_short(digest))
     return WeightsRecord(mode, digest, packer, tuple(packed))
 
@@ -334,8 +335,7 @@ def _files(data: dict[str, Any]) -> dict[str, FileRecord]:
 
 
 def _is_plain(path: str) -> bool:
-    """Return True if a path leads down from a folder and is written in the only way, so that no two names stand for
-    one file."""
+    """Return True if a path is below its folder and in canonical form, so that each file has one name."""
     pure = PurePosixPath(path)
     plain = bool(pure.parts) and path == str(pure) and not _NO_NAME.search(path)
     return plain and not pure.is_absolute() and ".." not in pure.parts

@@ -1,7 +1,7 @@
-"""Proofs of schedules, remembered: a program that was proved by these sources is not proved again.
+"""Cache of proofs: a schedule that was proved by the current sources is not proved again.
 
-The proof of a program (`contract`) depends on its schedule, its signature and the sources of the validator
-alone. Their sha256 is remembered in the user's cache, which nobody else can write.
+The proof of a program (`contract`) depends only on its schedule, its signature and the sources of the validator. Their
+sha256 is stored in the user's cache, to which no other user can write.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sscc.runtime.support.remembered import Table
 from sscc.runtime.support.user_cache import UnsafeCacheError
 
 TABLE = Table("proved.json", 1000, "schedules are proved whenever they are opened")
-"""Digests of proved programs; the values say nothing."""
+"""Digests of proved programs; the values are not used."""
 
 
 def prove_once(program: Program, schedule: str, signature: Signature) -> None:
-    """Prove a program, unless the cache remembers its proof.
+    """Prove a program, unless the cache has its proof.
 
     Args:
-        schedule: sha256 (hex) of the file that the program was read from.
+        schedule: sha256 (hex) of the file from which the program was read.
 
     Raises:
         InputError: as `sscc.runtime.artifact.contract.prove`.
@@ -34,7 +34,7 @@ def prove_once(program: Program, schedule: str, signature: Signature) -> None:
     try:
         if key in TABLE.read():
             return
-    except UnsafeCacheError:  # neither believed nor written
+    except UnsafeCacheError:  # not trusted, and not written
         prove(program, signature)
         return
     prove(program, signature)
@@ -42,7 +42,7 @@ def prove_once(program: Program, schedule: str, signature: Signature) -> None:
 
 
 def remember_proof(schedule: str, signature: Signature) -> None:
-    """Remember that a program was proved, by the sha256 (hex) of its file."""
+    """Record that a program was proved, by the sha256 (hex) of its file."""
     try:
         TABLE.add({_key(schedule, signature): ""})
     except UnsafeCacheError:

@@ -1,9 +1,9 @@
-"""Headers of safetensors files: read in linear time and bounded memory, and checked before any data is.
+"""Headers of safetensors files: read in linear time and bounded memory, and checked before any data is read.
 
 The format: 8 bytes with the length of the header (little endian), the header, a JSON object that maps each name to
 `{"dtype", "shape", "data_offsets": [begin, end]}` and may hold `__metadata__`, then the data of all tensors without
-gaps. The safetensors library checks the same. It opens a file by its path, though, and a path may lead elsewhere a
-moment later; here the file is open already, as somebody has checked it.
+gaps. The safetensors library makes the same checks, but opens a file by its path, which may lead to another file by
+then; here the file is open already and has been checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sscc.ir.errors import ErrorKind, InputError, quoted
 
 HEADER_BYTES = 64 * 2**20
 HEADER_VALUES = 2**22
-"""JSON values of a header, which take up to about 60 bytes each once they are parsed: those of 400,000 tensors."""
+"""Maximum number of JSON values in a header, which take up to about 60 bytes each when parsed: those of 400,000
+tensors."""
 DIMENSIONS = 64
 METADATA = "__metadata__"
 _LENGTH_BYTES = 8
@@ -48,37 +49,40 @@ BITS = {
     "I64": 64,
     "U64": 64,
 }
-"""Bits of an element of each dtype that the format has."""
+"""Bits of an element, by dtype of the format."""
 
 
 class SafetensorsErrors(ErrorKind):
     CANNOT_READ = InputError, "{path} cannot be read: {reason}"
     DATA_DIFFERS = InputError, (
-        "{path} is truncated or damaged: its header describes {expected} bytes of data, the file has {nbytes}"
+        "{path} is truncated or damaged: its header describes {expected} bytes of data, but the file has {nbytes}"
     )
     GAP = InputError, (
-        "{path} is damaged: the data of tensor {tensor!r} begins at byte {begin}, the data before it ends at {end}"
+        "{path} is damaged: the data of tensor {tensor!r} begins at byte {begin}, but the data before it ends at {end}"
     )
-    HEADER_TRUNCATED = InputError, "{path} is truncated: its header has {expected} bytes, {nbytes} of which are there"
-    NO_HEADER = InputError, "{path} is truncated: it has {nbytes} bytes, a safetensors file has at least 8"
+    HEADER_TRUNCATED = (
+        InputError,
+        "{path} is truncated: its header has {expected} bytes, of which only {nbytes} are present",
+    )
+    NO_HEADER = InputError, "{path} is truncated: it has {nbytes} bytes, but a safetensors file has at least 8"
     NOT_AN_ENTRY = InputError, (
-        "{path} is damaged: its header describes tensor {tensor!r} by something else than a dtype, a shape of at most "
-        "{dimensions} sizes and two offsets"
+        "{path} is damaged: its header must describe tensor {tensor!r} by a dtype, a shape of at most {dimensions} "
+        "sizes and two offsets"
     )
     NOT_AN_OBJECT = InputError, "{path} is damaged: its header is not a JSON object"
     NOT_JSON = InputError, "{path} is damaged: its header is not JSON: {reason}"
     SIZE_DIFFERS = InputError, (
-        "{path} is damaged: tensor {tensor!r} of {dtype} [{shape}] does not take the {nbytes} bytes that its offsets "
-        "give it"
+        "{path} is damaged: the size of tensor {tensor!r} of {dtype} [{shape}] is not the {nbytes} bytes between its "
+        "offsets"
     )
-    TOO_LARGE = InputError, "{path} has a header of {nbytes} bytes, the largest that is read has {most}"
-    TOO_MANY_VALUES = InputError, "{path} has a header of {values} values, the largest that is read has {most}"
+    TOO_LARGE = InputError, "{path} has a header of {nbytes} bytes, more than the limit of {most}"
+    TOO_MANY_VALUES = InputError, "{path} has a header of {values} values, more than the limit of {most}"
     TWICE = InputError, "{path} is damaged: its header has the name {name!r} twice"
     UNKNOWN_DTYPE = InputError, "{path}: tensor {tensor!r} has the unknown dtype {dtype!r}"
 
 
 class TensorEntry(NamedTuple):
-    """A tensor of a file: its dtype in the format's words, and the bytes [begin, begin + nbytes) of the file."""
+    """A tensor of a file: its dtype in the format's spelling, and the bytes [begin, begin + nbytes) of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -101,7 +105,7 @@ def read_header(file: BinaryIO, path: Path) -> dict[str, TensorEntry]:
         file: open for reading, at any position.
         path: the file's name in messages.
 
-    Raises InputError where the file is truncated or damaged, or describes more than is read.
+    Raises InputError if the file is truncated or damaged, or exceeds a limit.
     """
     nbytes, text = _header_text(file, path)
     start = _LENGTH_BYTES + len(text)
@@ -137,7 +141,7 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[int, bytes]:
         text = file.read(length)
     except OSError as error:
         raise SafetensorsErrors.CANNOT_READ(path=path, reason=error.strerror or quoted(error)) from None
-    if len(text) < length:  # it became shorter meanwhile
+    if len(text) < length:  # the file was truncated in the meantime
         raise SafetensorsErrors.HEADER_TRUNCATED(path=path, expected=length, nbytes=len(text))
     values = sum(map(text.count, (b",", b"[", b"{")))
     if values > HEADER_VALUES:
@@ -150,13 +154,13 @@ def _parsed(text: bytes, path: Path) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             raise SafetensorsErrors.TWICE(path=path, name=_first_double(pairs))
-        if values.keys() == _ENTRY:  # many small dictionaries would take several times the memory
+        if values.keys() == _ENTRY:  # avoids many small dictionaries, which would take several times the memory
             return _Described(values["dtype"], values["shape"], values["data_offsets"])
         return values
 
     try:
         entries = json.loads(text.decode(), object_pairs_hook=made)
-    except (ValueError, RecursionError) as error:  # of UTF-8 and of numbers with too many digits, too
+    except (ValueError, RecursionError) as error:  # also for invalid UTF-8 and numbers with too many digits
         raise SafetensorsErrors.NOT_JSON(path=path, reason=quoted(error)) from None
     if not isinstance(entries, dict):
         raise SafetensorsErrors.NOT_AN_OBJECT(path=path)

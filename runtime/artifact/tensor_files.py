@@ -1,7 +1,7 @@
-"""Tensors in safetensors files: written one part at a time, read memory-mapped, damage reported by name.
+"""Tensors in safetensors files: written one part at a time, read memory-mapped, with errors that name damaged tensors.
 
-`sscc.runtime.artifact.safetensors_file` has the format. The writer of the safetensors library wants every tensor in
-memory at once, ours does not. A tensor that is the stack of others is written part after part, which gives the same
+`sscc.runtime.artifact.safetensors_file` has the format. The writer of the safetensors library needs every tensor in
+memory at once; this one does not. A tensor that is the stack of others is written part after part, which gives the same
 bytes as stacking first.
 
 Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`.
@@ -56,7 +56,7 @@ _DTYPE_OF_FILE = {in_file: name for name, in_file in _FILE_DTYPES.items()}
 class TensorErrors(ErrorKind):
     CANNOT_MAP = InputError, "{path} cannot be mapped: {reason}"
     CUT_BETWEEN_SOURCES = InputError, (
-        "the schedule is malformed: {role} {tensor!r} is cut between its sources, as {cut!r}"
+        "the schedule is malformed: {role} {tensor!r} is sharded along the axis of its sources, as {cut!r}"
     )
     DTYPE_NOT_STORED = InputError, "a tensor of {dtype} cannot be stored, the dtype must be one of {dtypes}"
     FOREIGN_DTYPE = InputError, "{path}: tensor {tensor!r} is {dtype}, the dtype must be one of {dtypes}"
@@ -65,8 +65,8 @@ class TensorErrors(ErrorKind):
     OTHER_SPEC = InputError, "tensor {tensor!r} is {spec}, the program needs {expected}"
     OTHER_TENSOR = InputError, "{where}: tensor {tensor!r} is {dtype} [{shape}], the program needs {expected}"
     SOURCES_DIFFER = InputError, (
-        "the schedule is malformed: {role} {tensor!r} is {spec} and names {sources} sources, which do not make that "
-        "shape"
+        "the schedule is malformed: {role} {tensor!r} is {spec}, which is not the shape of a stack of its {sources} "
+        "sources"
     )
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,7 +82,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, array: Array | DeviceTensor) -> TensorSpec:
-        """Raises InputError for a dtype that a schedule cannot hold."""
+        """Return the spec of an array. Raises InputError for a dtype that a schedule cannot hold."""
         if array.dtype not in _NAMES:
             raise TensorErrors.DTYPE_NOT_STORED(dtype=str(array.dtype), dtypes=list(_FILE_DTYPES))
         return cls(array.shape, _NAMES[array.dtype])
@@ -103,30 +103,30 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True)
 class Spans:
-    """What a rank has of an axis that is `size` long in all: these spans [begin, end), one after another."""
+    """A rank's part of an axis of `size` elements: these spans [begin, end), concatenated."""
 
     axis: int
     size: int
     spans: tuple[tuple[int, int], ...]
 
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the whole, where that of the part is `shape`."""
+        """Return the shape of the whole tensor, if that of the part is `shape`."""
         return (*shape[: self.axis], self.size, *shape[self.axis + 1 :])
 
     def of(self, whole: Array) -> Array:
-        """The part: a view, or a copy where it is of several spans."""
+        """Return the part of a whole tensor: a view, or a copy for several spans."""
         before = (slice(None),) * self.axis
         pieces = [whole[(*before, slice(begin, end))] for begin, end in self.spans]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, self.axis)
 
     def inside(self) -> Spans:
-        """The same of each tensor of a stack."""
+        """Return the same spans for each tensor of a stack."""
         return Spans(self.axis - 1, self.size, self.spans)
 
     def of_source(self, encoding: Encoding, rank: int) -> Spans:
-        """What the part is made from, of a source of `rank` dimensions that is encoded."""
+        """Return the spans of an encoded source of `rank` dimensions from which the part is made."""
         axis, times, divisor = self.axis, 1, 1
-        if axis == rank - 1:  # the one along which numbers share a byte or a scale
+        if axis == rank - 1:  # the axis along which numbers share a byte or a scale
             times, divisor = encoding.format.block, encoding.format.bytes_of[encoding.part]
         if encoding.transposed and axis >= rank - 2:
             axis = 2 * rank - 3 - axis
@@ -136,12 +136,12 @@ class Spans:
 
 @dataclass(frozen=True)
 class Stack:
-    """A stored tensor and what it is made of: one source, or N that are stacked to [N, ..].
+    """A stored tensor and its sources: one, or N that are stacked to [N, ..].
 
     Attributes:
-        spec: shape and dtype of what is held.
-        encoding: how each source becomes its part of the tensor, as in sscc.ir.schedule.Tensor.
-        spans: what a rank holds of the whole; None for all of it.
+        spec: shape and dtype of the stored tensor.
+        encoding: conversion of each source to its part of the tensor, as in sscc.ir.schedule.Tensor.
+        spans: a rank's part of the whole; None for all of it.
     """
 
     spec: TensorSpec
@@ -151,12 +151,12 @@ class Stack:
 
     @property
     def part(self) -> TensorSpec:
-        """Shape and dtype of what each source becomes."""
+        """Shape and dtype of the part from one source."""
         return self.spec if len(self.sources) == 1 else TensorSpec(self.spec.shape[1:], self.spec.dtype)
 
     @property
     def source(self) -> TensorSpec:
-        """Shape and dtype of each source. What is to be encoded is wanted in f32, which holds all of it."""
+        """Shape and dtype of each source. A source to be encoded is read in f32, which holds every dtype exactly."""
         whole = self.whole.part
         if not self.encoding:
             return whole
@@ -164,23 +164,23 @@ class Stack:
 
     @property
     def whole(self) -> Stack:
-        """The tensor of which this is a rank's part."""
+        """Whole tensor of which this is a rank's part."""
         if self.spans is None:
             return self
         return Stack(TensorSpec(self.spans.whole(self.spec.shape), self.spec.dtype), self.sources, self.encoding)
 
     @property
     def _spans_inside(self) -> Spans | None:
-        """What is held of what each source becomes."""
+        """Spans of the part from one source."""
         return self.spans if self.spans is None or len(self.sources) == 1 else self.spans.inside()
 
     def of(self, whole: Array) -> Array:
-        """What is held of the whole tensor."""
+        """Return the stored part of the whole tensor."""
         return whole if self.spans is None else self.spans.of(whole)
 
     def read(self, source: str, read: Reader) -> Array:
-        """What a source becomes, of which a rank's part is held alone. Raises InputError where it is not what it should
-        be; errors of `read` pass through."""
+        """Return the part from one source, restricted to a rank's share. Raises InputError if the source has a wrong
+        shape or dtype; errors of `read` are propagated."""
         spans = self._spans_inside
         encoding = Encoding.parse(self.encoding) if self.encoding else None
         kept = read.kept(source, encoding) if encoding is not None and isinstance(read, KeepingReader) else None
@@ -194,7 +194,7 @@ class Stack:
         return array
 
     def _encoded(self, source: str, read: Reader, encoding: Encoding) -> Array:
-        """What is made of a source's numbers; the source itself where it is not what it should be."""
+        """Return the encoded numbers of a source; the source itself if it has a wrong shape."""
         array = read(source, self.source)
         if TensorSpec.of(array) != self.source:
             return array
@@ -207,39 +207,39 @@ class Stack:
 
 
 Layout = Mapping[str, Stack]
-"""The tensors of a file, or of a set of files, by the name they are stored under."""
+"""Tensors of a file, or of a set of files, by the name under which they are stored."""
 
 
 class Packing(Protocol):
-    """How a tensor is packed on its way into a file; what packs it is a backend's own."""
+    """Packing of a tensor on its way into a file. Implementations belong to backends."""
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in which a tensor of this shape is stored."""
+        """Return the stored shape of a tensor of this shape."""
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """The names of what is packed together with a tensor."""
+        """Return the names of the tensors that are packed together with a tensor."""
 
     def pack(self, array: Array, *others: Array) -> Array:
-        """A tensor as it is stored, with its companions."""
+        """Return a tensor in its stored form, packed with its companions."""
 
     def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
         """Yield the result of `pack` in pieces, in the order of memory."""
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
-        """What `pack` was given, in its shape."""
+        """Return the array that `pack` was given, in its shape."""
 
 
 Packings = Mapping[str, Packing]
-"""How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
+"""Packings by the name under which tensors are stored; all others are stored unpacked."""
 
 
 class Unpacked(Mapping[str, Array]):
-    """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
+    """Tensors in the schedule's form, some of which are stored packed: each is unpacked on access.
 
     Args:
-        stored: the tensors.
-        packings: how those that are packed were.
-        shapes: in the schedule, of at least those.
+        stored: the stored tensors.
+        packings: packings of those that are packed.
+        shapes: shapes in the schedule, at least of the packed ones.
     """
 
     def __init__(
@@ -263,16 +263,16 @@ class Unpacked(Mapping[str, Array]):
 
 
 Reader = Callable[[str, TensorSpec], Array]
-"""Gives one source by name, of exactly this shape and dtype."""
+"""Returns one source by name, of exactly this shape and dtype."""
 
 
 @dataclass(frozen=True)
 class KeepingReader:
-    """A reader of sources of which some are stored in a format that a tensor may have.
+    """A reader of sources, some of which are stored in a format that tensors may have.
 
     Attributes:
-        numbers: reads a source as numbers, whatever it is stored as.
-        kept: the part that an encoding asks for, where a source is stored in its very format; None where it is not.
+        numbers: reads a source as numbers, whatever its stored form.
+        kept: returns the part that an encoding names, if the source is stored in its format; otherwise None.
     """
 
     numbers: Reader
@@ -283,19 +283,19 @@ class KeepingReader:
 
 
 class Sink(Protocol):
-    """Where bytes go: an open file, or something that watches what goes into one."""
+    """A destination of bytes: an open file, or an observer of the bytes written to one."""
 
     def write(self, data: bytes | memoryview, /) -> int: ...
 
 
 def layout_of(program: Program, role: Role, rank: int | None = None) -> dict[str, Stack]:
-    """What a program wants as its tensors of a role ("weight" or "constant"), by `Tensor.name`.
+    """Return the tensors of a program with a role ("weight" or "constant"), by `Tensor.name`.
 
     Args:
-        rank: whose part of those that are cut over ranks; None: all of them, as files hold them.
+        rank: rank whose part of sharded tensors is meant; None for all of them, as in files.
 
-    Raises InputError where a tensor names no source, or a number of them that its shape does not have, or is cut
-    between its sources.
+    Raises InputError if a tensor names no source, or a number of sources that its shape does not have, or is sharded
+    along the axis of its sources.
     """
     layout = {}
     for tensor in program.tensors:
@@ -316,12 +316,12 @@ def layout_of(program: Program, role: Role, rank: int | None = None) -> dict[str
 
 
 def specs_of(layout: Layout) -> dict[str, TensorSpec]:
-    """Shape and dtype of every stored tensor."""
+    """Return shape and dtype of every stored tensor."""
     return {name: stack.spec for name, stack in layout.items()}
 
 
 def plan_shards(specs: Specs, limit: int = SHARD_BYTES) -> list[list[str]]:
-    """Splits names into shards of at most `limit` bytes (more where one tensor is larger), sorted by name."""
+    """Return names, sorted, in shards of at most `limit` bytes (more for a single larger tensor)."""
     shards: list[list[str]] = [[]]
     used = 0
     for name in sorted(specs):
@@ -334,7 +334,7 @@ def plan_shards(specs: Specs, limit: int = SHARD_BYTES) -> list[list[str]]:
 
 
 def stored_specs(layout: Layout, packings: Packings) -> dict[str, TensorSpec]:
-    """Shape and dtype of every tensor as files hold it."""
+    """Return shape and dtype of every tensor as stored in files."""
     return {name: _stored(stack.spec, packings.get(name)) for name, stack in layout.items()}
 
 
@@ -349,21 +349,21 @@ def write_tensors(
     packings: Packings | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Write the tensors of `layout`. One source at a time is in memory, with a few packed pieces of it: one piece is
-    packed while the one before it is written. Equal tensors give equal bytes.
+    """Write the tensors of `layout`. One source at a time is in memory, with a few packed pieces of it: each piece is
+    packed while the previous one is written. Equal tensors give equal bytes.
 
     Args:
-        packings: how some of them are packed on the way.
-        names: of those to write; all if None.
+        packings: packings applied to some of them.
+        names: names of those to write; all if None.
 
-    Data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, and of both kinds wide
+    Data begins at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, within each group wide
     dtypes, then names in order: so the former are aligned to 64 bytes in the file, the others to their elements.
 
     Returns:
-        the sha256 of each tensor's bytes, as they are before packing.
+        the sha256 of each tensor's bytes before packing.
 
     Raises:
-        InputError: `read` gives another shape or dtype than it was asked for. Errors of `read` and `file` pass through.
+        InputError: `read` returns a wrong shape or dtype. Errors of `read` and `file` are propagated.
     """
     packing_of: Packings = {} if packings is None else packings
     specs = {name: _stored(layout[name].spec, packing_of.get(name)) for name in (layout if names is None else names)}
@@ -406,13 +406,13 @@ def _digest(stack: Stack, read: Reader) -> str:
 
 
 def file_order(specs: Specs) -> list[str]:
-    """The names in the order in which a file has their data: aligned to 64 bytes where sizes permit, else to their
+    """Return the names in the order of their data in a file: aligned to 64 bytes if sizes permit, else to their
     elements."""
     return sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
 
 
 def tensors_header(order: Iterable[str], specs: Specs, metadata: Mapping[str, str] | None = None) -> bytes:
-    """What a safetensors file begins with, up to the data of the first tensor: a multiple of 64 bytes."""
+    """Return the beginning of a safetensors file, up to the data of the first tensor: a multiple of 64 bytes."""
     entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     offset = 0
     for name in order:
@@ -429,7 +429,7 @@ def tensors_header(order: Iterable[str], specs: Specs, metadata: Mapping[str, st
 
 
 def tensor_bytes(array: Array) -> memoryview:
-    """The bytes of an array in row-major order."""
+    """Return the bytes of an array in row-major order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
@@ -437,9 +437,9 @@ def read_specs(path: Path, file: BinaryIO | None = None) -> dict[str, TensorSpec
     """Return names, shapes and dtypes of a file, from its header alone.
 
     Args:
-        file: the file, where it is open already; `path` is then its name in messages. None opens `path`.
+        file: the file, if it is open already; `path` is then its name in messages. None opens `path`.
 
-    Raises InputError where the file is missing, no regular file, truncated, damaged, or holds a dtype that no schedule
+    Raises InputError if the file is missing, not a regular file, truncated, damaged, or has a dtype that no schedule
     has.
     """
     with _opened(path, file) as opened:
@@ -449,7 +449,7 @@ def read_specs(path: Path, file: BinaryIO | None = None) -> dict[str, TensorSpec
 def read_tensors(path: Path, file: BinaryIO | None = None) -> dict[str, Array]:
     """Return the tensors of a file, memory-mapped and read-only: bytes are read when they are used.
 
-    The mapping lasts as long as one of the arrays. Arguments and errors are those of `read_specs`.
+    The mapping lives as long as one of the arrays. Arguments and errors are those of `read_specs`.
     """
     with _opened(path, file) as opened:
         described = _described(path, opened)
@@ -479,12 +479,12 @@ def _described(path: Path, file: BinaryIO) -> dict[str, tuple[TensorSpec, Tensor
 
 
 def reading(tensors: Mapping[str, Array], where: str) -> Reader:
-    """A reader of named tensors that converts floating dtypes, and raises InputError for anything else.
+    """Return a reader of named tensors that converts floating dtypes, and raises InputError for any other mismatch.
 
-    A tensor that has the wanted dtype already is given as it is, not copied.
+    A tensor that already has the requested dtype is returned without a copy.
 
     Args:
-        where: what to call the place that they come from.
+        where: name of the tensors' source in messages.
     """
 
     def read(source: str, spec: TensorSpec) -> Array:
@@ -503,13 +503,14 @@ def reading(tensors: Mapping[str, Array], where: str) -> Reader:
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or dtype == BFLOAT16  # numpy takes the latter for a kind of its own
+    return dtype.kind == "f" or dtype == BFLOAT16  # numpy has a separate kind for bfloat16
 
 
 def stack_tensors(layout: Layout, read: Reader) -> dict[str, Array]:
-    """The tensors of `layout` in memory, by the name they are stored under.
+    """Return the tensors of `layout` in memory, by the name under which they are stored.
 
-    A tensor of one source that is not encoded is what `read` gives; a stack is new memory, filled one source at a time.
+    A tensor of one unencoded source is the array that `read` returns; a stack is new memory, filled one source at a
+    time.
     """
     return {name: _stacked(stack, read) for name, stack in layout.items()}
 
@@ -524,16 +525,16 @@ def _stacked(stack: Stack, read: Reader) -> Array:
 
 
 def taken(layout: Layout, whole: Mapping[str, Array]) -> dict[str, Array]:
-    """What a layout holds of whole tensors: where they are mapped, only that is read."""
+    """Return the parts of whole tensors in a layout. Of mapped tensors only these are read."""
     return {name: layout[name].of(array) if name in layout else array for name, array in whole.items()}
 
 
 def weights_digest(tensors: Mapping[str, str], layout: Layout) -> str:
-    """One sha256 for a set of tensors, from the sha256 of each; it does not depend on files or order."""
+    """Return one sha256 for a set of tensors, from the sha256 of each; it does not depend on files or order."""
     lines = "".join(f"{name}\t{layout[name].spec}\t{tensors[name]}\n" for name in sorted(layout))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def digest_of(layout: Layout, read: Reader) -> str:
-    """The `weights_digest` of what `write_tensors` would write, without writing it."""
+    """Return the `weights_digest` of the tensors that `write_tensors` would write, without writing them."""
     return weights_digest({name: _digest(stack, read) for name, stack in layout.items()}, layout)

@@ -1,4 +1,4 @@
-"""Writing an artifact: everything goes into a temporary sibling folder, which swaps names with OUT at the end."""
+"""Writing an artifact: all files are written to a temporary folder, which is swapped with OUT at the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sscc.runtime.artifact.tensor_files import (
 )
 
 OLD = ".old"
-"""Suffix of an artifact that is being replaced, where two names cannot be swapped."""
+"""Suffix of an artifact that is being replaced, if two names cannot be swapped."""
 
 
 class ArtifactOutputErrors(ErrorKind):
@@ -52,17 +52,17 @@ class ArtifactOutputErrors(ErrorKind):
     )
     NO_MANIFEST = InternalError, "the artifact {path} was written without a manifest"
     SCHEDULE_TOO_LARGE = UnsupportedError, (
-        "the schedule has {nbytes} bytes, and at most {most} are read: compile with a higher -O level"
+        "the schedule has {nbytes} bytes, more than the limit of {most}: compile with a higher -O level"
     )
 
 
 class ArtifactWriter:
-    """Make the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
+    """Write the folder `out` atomically: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
 
     An `out` that is an artifact is replaced at the end; anything else in its place is refused. If the block raises
-    (Ctrl-C included), what was written is removed and an old `out` is untouched. What a process that was killed left
-    beside `out`, its next writer removes. Equal contents give equal bytes. Every method raises OutputError where the
-    file system refuses; the constructor raises UsageError where no file can have the name.
+    (Ctrl-C included), the written files are removed and an existing `out` is untouched. Files that a killed process
+    left beside `out` are removed by the next writer. Equal contents give equal bytes. Every method raises OutputError
+    if the file system refuses; the constructor raises UsageError if `out` cannot be the name of a file.
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
@@ -96,7 +96,7 @@ class ArtifactWriter:
     # -- contents
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Writes a file at a path relative to the artifact, "/" between folders."""
+        """Write a file at a path relative to the artifact, with "/" between folders."""
         with self._create(path) as file:
             file.write(data)
 
@@ -107,9 +107,9 @@ class ArtifactWriter:
         self.write_text(path, json.dumps(value, sort_keys=True, indent=1) + "\n")
 
     def write_program(self, program: Program, listing: str | None = None) -> None:
-        """Writes schedule.json and, if given, the listing that people read.
+        """Write schedule.json and, if given, the readable listing.
 
-        Raises UnsupportedError where the schedule is larger than any that is read again.
+        Raises UnsupportedError if the schedule exceeds the limit for reading.
         """
         text = program.to_json().encode()
         if len(text) > SCHEDULE_BYTES:
@@ -119,14 +119,14 @@ class ArtifactWriter:
             self.write_text(LISTING, listing)
 
     def write_constants(self, layout: Layout, read: Reader) -> None:
-        """Writes the program's constants, asking `read` for one source at a time."""
+        """Write the program's constants, reading one source at a time by `read`."""
         with self._create(CONSTANTS) as file:
             write_tensors(file, layout, read)
 
     def write_weights(
         self, layout: Layout, read: Reader, packings: Packings | None = None, shard_bytes: int = SHARD_BYTES
     ) -> str:
-        """Embeds weights, packed where `packings` says so, asking `read` for one source at a time.
+        """Embed weights, packed according to `packings`, reading one source at a time by `read`.
 
         Returns their digest for the manifest.
         """
@@ -140,7 +140,7 @@ class ArtifactWriter:
         return weights_digest(digests, layout)
 
     def write_tensors(self, path: str, tensors: Mapping[str, Array]) -> None:
-        """Writes a small set of tensors into one safetensors file."""
+        """Write a small set of tensors into one safetensors file."""
         layout = {name: Stack(TensorSpec.of(tensor), (name,)) for name, tensor in tensors.items()}
         with self._create(path) as file:
             write_tensors(file, layout, lambda name, _: tensors[name])
@@ -150,7 +150,7 @@ class ArtifactWriter:
         return self._files[path].sha256
 
     def finish(self, manifest: Manifest) -> None:
-        """Writes the manifest, with a record of every file; the last thing to call."""
+        """Write the manifest, with a record of every file. Must be called last."""
         text = replace(manifest, files=self._files).to_json()
         with creating(self._folder / MANIFEST, self._out) as file:
             file.write(text.encode())
@@ -178,8 +178,8 @@ class ArtifactWriter:
             raise ArtifactOutputErrors.NOT_AN_ARTIFACT(path=self._out)
 
     def _install(self) -> None:
-        """Puts the folder in OUT's place, once all of it is on the disk. At every moment OUT is the old or the new one,
-        but on a system that cannot swap two names there is a moment with neither."""
+        """Move the folder to OUT, after flushing it to disk. OUT is always the old or the new artifact, except for a
+        moment without either on systems that cannot swap two names."""
         self.check_replaceable()
         with output_errors(self._out):
             sync_tree(self._folder)
@@ -190,7 +190,7 @@ class ArtifactWriter:
             sync(self._out.parent)
 
     def _replace(self) -> None:
-        """Moves the old artifact away first; it comes back if the new one cannot take its place."""
+        """Move the old artifact away first; it is restored if the new one cannot take its place."""
         old = self._folder.with_suffix(OLD)
         os.rename(self._out, old)
         try:
@@ -201,7 +201,7 @@ class ArtifactWriter:
         shutil.rmtree(old, ignore_errors=True)
 
     def _clear_old(self) -> None:
-        """Undoes or completes what a process began that was killed in `_replace`."""
+        """Undo or complete a `_replace` during which a process was killed."""
         pattern = re.compile(rf"\.{re.escape(self._out.name)}\.[0-9a-f]{{8}}{re.escape(OLD)}")
         for name in filter(pattern.fullmatch, os.listdir(self._out.parent)):
             if self._out.exists():
@@ -215,7 +215,7 @@ def _make_folder(path: Path) -> int:
         os.mkdir(path)
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # another writer took it for a leftover and removed it
+        except FileNotFoundError:  # another writer removed it as a leftover
             continue
 
 

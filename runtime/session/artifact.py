@@ -7,13 +7,13 @@
     weights/model-*.safetensors      the weights, in mode "embedded"
     tokenizer/, golden/              optional
 
-Nothing in an artifact is trusted, see SECURITY.md: of its files only those are read that the manifest names, once their
-sizes and digests are checked, and through no link. Code there is none, and none would be read.
+Nothing in an artifact is trusted, see SECURITY.md: only files that the manifest names are read, after their sizes and
+digests have been checked, and through no link. Artifacts contain no code, and none would be read.
 
-The files under weights/ hold one entry per tensor of the schedule, under its name and in its shape, the layers of a
-looped kernel stacked to [N, ..], so that they are used where they are mapped. The program and the weights are
-separate: `Artifact.weights` joins the program to the embedded weights, or to those of a checkpoint of the same shapes,
-which the caller opens: an artifact names no path.
+The files under weights/ have one entry per tensor of the schedule, under its name and in its shape, with the layers of
+a looped kernel stacked to [N, ..], so that they can be used as mapped. The program and the weights are separate:
+`Artifact.weights` combines the program with the embedded weights, or with those of a checkpoint of the same shapes,
+which the caller opens: an artifact contains no path.
 """
 
 from __future__ import annotations
@@ -77,30 +77,29 @@ class ArtifactErrors(ErrorKind):
     INVALID = InputError, "{path}: {cause}"
     NO_BACKEND = InputError, "{path}: its weights are packed for {backend!r}, which this sscc does not have"
     NO_FILE = InputError, "{path} has no {name}"
-    NO_WEIGHTS = InputError, "{path} holds no weights: name the checkpoint with --checkpoint"
+    NO_WEIGHTS = InputError, "{path} contains no weights: name the checkpoint with --checkpoint"
     PACKED_OTHERWISE = InputError, (
-        "{path}: its weights are packed in another way than this sscc packs them for {backend!r}: compile the model "
+        "{path}: its weights are packed differently than this sscc packs them for {backend!r}: compile the model "
         "again with `sscc compile MODEL -o {path}`"
     )
     PACKED_RANKS = InputError, (
-        "{path}: its weights are packed, and those of a program of several ranks must not be: compile the model again "
+        "{path}: its weights are packed, but those of a program of several ranks must not be: compile the model again "
         "with `sscc compile MODEL -o {path}`"
     )
     REPLACED = InputError, "{path} was replaced {times} times while it was read: try again later"
-    SPEC_DIFFERS = InputError, "{path}: {role} {tensor!r} is {held} in its files and {expected} in the schedule"
+    SPEC_DIFFERS = InputError, "{path}: {role} {tensor!r} is {held} in its files, but {expected} in the schedule"
 
 
 Resolver = Callable[[Layout], Mapping[str, Array]]
-"""Gives the tensors of a layout by name, made of the sources that a checkpoint holds; of those of which a rank holds a
-part, that part."""
+"""Returns the tensors of a layout by name, made from the sources in a checkpoint; a rank's part of sharded tensors."""
 
 
 @dataclass(frozen=True, repr=False)
 class Artifact:
-    """A loaded artifact. Weights are not read before `weights` is called, and after that only as they are used.
+    """A loaded artifact. Weights are not read before `weights` is called, and afterwards only when they are used.
 
     Attributes:
-        verify: `weights` compares the sha256 of the files that hold them.
+        verify: True if `weights` compares the sha256 of the files that hold them.
     """
 
     path: Path
@@ -117,16 +116,16 @@ class Artifact:
     def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
         """Open and check an artifact.
 
-        Checks the format version, that every file is there with its size, the sha256 of everything but weight shards,
-        that the schedule is valid and fits the manifest (`contract`), the headers of weight shards, and
-        that program and weights fit. An artifact that is replaced meanwhile is read from the start.
+        Checks the format version, the presence and size of every file, the sha256 of everything but weight shards, that
+        the schedule is valid and fits the manifest (`contract`), the headers of weight shards, and that program and
+        weights fit. An artifact that is replaced during loading is read again.
 
         Args:
-            verify: compare the sha256 of weight shards too, when `weights` opens them, unless it is known that they
-                did not change since that was last done (sscc.runtime.support.verification).
+            verify: compare the sha256 of weight shards too, when `weights` opens them, unless they are known to be
+                unchanged since the last comparison (sscc.runtime.support.verification).
 
-        Raises InputError naming the first thing that is missing, truncated, damaged or of another format, and
-        UsageError where no file can have the name.
+        Raises InputError naming the first part that is missing, truncated, damaged or of another format, and UsageError
+        if `path` cannot be the name of a file.
         """
         folder = Path(path)
         for _ in range(_ATTEMPTS):
@@ -161,62 +160,62 @@ class Artifact:
 
     @property
     def layout(self) -> Layout:
-        """The weights that the program expects, all ranks' together, and the checkpoint's tensors that they are made
-        of."""
+        """Weights of the program, of all ranks together, and the checkpoint's tensors from which they are made."""
         return layout_of(self.program, "weight")
 
     @property
     def tokenizer(self) -> Path | None:
-        """The folder with the tokenizer's files, if the artifact has one."""
+        """Folder with the tokenizer's files, if the artifact has one."""
         return self.path / "tokenizer" if self.tokenizer_files else None
 
     @property
     def tokenizer_files(self) -> frozenset[str]:
-        """Names of the tokenizer's files. Others that lie in its folder were not checked, and do not count."""
+        """Names of the tokenizer's files. Other files in its folder were not checked, and are ignored."""
         return frozenset(
             name.removeprefix("tokenizer/") for name in self.manifest.files if name.startswith("tokenizer/")
         )
 
     @property
     def tokenizer_file(self) -> Path | None:
-        """The tokenizer itself, if the artifact has one."""
+        """File of the tokenizer itself, if the artifact has one."""
         name = "tokenizer.json"
         return self.path / "tokenizer" / name if name in self.tokenizer_files else None
 
     @property
     def schedule_digest(self) -> str:
-        """sha256 of schedule.json."""
+        """Sha256 of schedule.json."""
         return self.manifest.files[SCHEDULE].sha256
 
     @property
     def identity(self) -> ProgramIdentity:
-        """The program and its own weights."""
+        """Identity of the program and its own weights."""
         return ProgramIdentity(self.schedule_digest, self.manifest.weights.digest)
 
     @property
     def target(self) -> Target:
-        """The machine it was compiled for. Raises InputError where the artifact has no description of it."""
+        """Machine for which it was compiled. Raises InputError if the artifact has no description of it."""
         if MACHINE not in self.manifest.files:
             raise ArtifactErrors.NO_FILE(path=self.path, name=MACHINE)
         data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
         return parse_target(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
-        """The recorded run, if the artifact was compiled with one."""
+        """Recorded run, if the artifact was compiled with one."""
         return Golden.load(self.path / GOLDEN) if {*GOLDEN_FILES} <= {*self.manifest.files} else None
 
     @property
     def packer(self) -> str:
-        """The backend for which weights are packed: in the artifact's files, or where it refers to a checkpoint in the
-        user's cache; "" where they are not: those of several ranks are there once and whole, for any of them to take
-        its part and pack that."""
+        """Backend for which weights are packed, in the artifact's files or, for a referenced checkpoint, in the user's
+        cache; "" if they are not: weights of several ranks are stored once and unpacked, so that each rank can take its
+        part and pack it."""
         record = self.manifest.weights
         if self.program.grid:
             return ""
         return record.packer if record.mode == "embedded" else DEFAULT_BACKEND
 
     def backend(self, name: str) -> Backend:
-        """The program on the backend of that name, one for each. Raises UsageError where there is none."""
+        """Return the program on the backend of that name, created once. Raises UsageError if there is no such backend.
+        """
         if name not in self._backends:
             self._backends[name] = backend(name, self.program)
         return self._backends[name]
@@ -227,7 +226,8 @@ class Artifact:
 
     @cached_property
     def packings(self) -> Packings:
-        """How `packer` packs weights, by name. Raises InputError where its manifest says that others are packed."""
+        """Return the packings of `packer`, by tensor. Raises InputError if the manifest lists other tensors as packed.
+        """
         if self.program.grid and self.manifest.weights.packer:
             raise ArtifactErrors.PACKED_RANKS(path=self.path)
         if not self.packer:
@@ -246,18 +246,18 @@ class Artifact:
     def weights(
         self, resolver: Resolver | None = None, *, packed: bool = False, rank: int = 0
     ) -> dict[str, Array]:
-        """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
+        """Return every tensor that the program needs besides its own memory: weights and constants, by `Tensor.name`.
 
-        Those in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their addresses
-        are multiples of 64 where their sizes are, and of their elements' size anyhow.
+        Tensors in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their
+        addresses are multiples of 64 if their sizes are, and otherwise of their elements' size.
 
         Args:
-            resolver: gives the weights instead of the embedded ones, plain or packed; required in mode "reference".
-            packed: leave packed weights as the files hold them.
-            rank: whose part of those that are cut over ranks.
+            resolver: returns the weights instead of the embedded ones, plain or packed; required in mode "reference".
+            packed: leave packed weights as in the files.
+            rank: rank whose part of sharded tensors is returned.
 
-        Raises InputError where there are no weights, their files are damaged, one is missing, or a shape differs.
-        Floating dtypes are converted to the program's.
+        Raises InputError if there are no weights, their files are damaged, one is missing, or a shape differs. Floating
+        dtypes are converted to the program's.
         """
         record, layout = self.manifest.weights, layout_of(self.program, "weight", rank)
         if resolver is None and record.mode == "reference":
@@ -276,7 +276,7 @@ class Artifact:
 
     @contextmanager
     def _opened(self, names: Iterable[str]) -> Iterator[dict[str, BufferedReader]]:
-        """Give files of the artifact, open: nobody can put others in their place between two looks at them."""
+        """Open files of the artifact and keep them open, so that they cannot be replaced between two accesses."""
         with ExitStack() as stack:
             yield {name: stack.enter_context(open_file(self.path, name)) for name in names}
 

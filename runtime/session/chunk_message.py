@@ -1,7 +1,7 @@
-"""The rows of one chunk of a prompt as bytes, one of the `RowMessages`, for prompts that begin alike.
+"""The rows of one chunk of a prompt as bytes, one of the `RowMessages`, for prompts with a common prefix.
 
-Rows depend on all tokens up to the chunk's end. A message has the tokens of the chunk alone, and the key of the chunk
-before it; its own key follows from both.
+Rows depend on all tokens up to the chunk's end. A message has only the tokens of the chunk, and the key of the previous
+chunk; its own key follows from both.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "sscc-chunk", 2
 FIRST = b""
-"""The key in the place of the chunk before the first one."""
+"""Key in place of the previous chunk of the first one."""
 
 TOKENS, POSITIONS, BEFORE = "tokens", "positions", "before"
-"""The names of tensors beside the rows: the tokens of the chunk [C] i64, their positions in the text [C] i64, and the
-key of the chunk before, 32 bytes, or none of the first."""
+"""Names of tensors besides the rows: the tokens of the chunk [C] i64, their positions in the text [C] i64, and the key
+of the previous chunk, 32 bytes, or none for the first."""
 _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkMessage:
-    """The rows of a chunk, out of any session.
+    """The rows of a chunk, outside of a session.
 
     Attributes:
-        before: the key of the chunk before, or `FIRST`.
-        tokens: of the chunk, C of them.
-        parts: of every rank, states by name (`KeptRows`).
-        checkpoint: True if they have what the chunk leaves for the next one.
+        before: key of the previous chunk, or `FIRST`.
+        tokens: tokens of the chunk, C of them.
+        parts: states by name, for every rank (`KeptRows`).
+        checkpoint: True if they include the states that the chunk leaves for the next one.
     """
 
     before: bytes
@@ -56,8 +56,8 @@ class ChunkFormat:
     """The messages of the chunks of one program.
 
     Args:
-        layout: shape and dtype of what every rank has of a chunk, by rank.
-        checkpoint: the same of a chunk that is a checkpoint.
+        layout: shape and dtype of the states of a chunk, by rank.
+        checkpoint: the same for a chunk that is a checkpoint.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class ChunkFormat:
         return self._messages.pieces(arrays, {name: str(int(number)) for name, number in numbers.items()})
 
     def read(self, data: ReadableBuffer, where: str) -> ChunkMessage:
-        """Return the message that bytes are; its rows are views of them.
+        """Return the message in bytes; its rows are views of them.
 
         Args:
-            where: the place that the bytes come from, for errors.
+            where: source of the bytes, for errors.
 
         Raises:
-            InputError: no message, another version, rows of another program or other weights, damaged, with tokens
-                that there are not, or with numbers that are not finite.
+            InputError: not a message, another version, rows of another program or other weights, damaged, with invalid
+                tokens, or with numbers that are not finite.
         """
         opened = self._messages.opened(data, where, ("follows", "checkpoint"))
         numbers = {name: opened.number(name, 0, 1) for name in ("follows", "checkpoint")}
@@ -105,11 +105,11 @@ class ChunkFormat:
 
 
 def chunk_key(before: bytes, tokens: Excerpt) -> bytes:
-    """Return the key of a chunk: a digest of its tokens, of their positions in the text, and of the chunks before.
+    """Return the key of a chunk: a digest of its tokens, of their positions in the text, and of the previous chunks.
 
     Args:
-        before: the key of the chunk before, or `FIRST`.
-        tokens: of the chunk.
+        before: key of the previous chunk, or `FIRST`.
+        tokens: tokens of the chunk.
     """
     digest = hashlib.sha256(before)
     digest.update(tokens.tokens.tobytes())

@@ -1,7 +1,7 @@
-"""A prompt of which only a part is prefilled: the tokens that are, and where they stand in their text.
+"""A prompt of which only a part is prefilled: the prefilled tokens, and their positions in the text.
 
-A model rotates keys and queries by positions in the text; the rows of a cache are counted in tokens that are prefilled
-and fed. Where nothing is left out both are the same.
+A model rotates keys and queries by positions in the text; rows of a cache are counted in tokens that are prefilled and
+fed. Without omissions both are the same.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from sscc.runtime.artifact.tensor_files import Array
 
 
 class ExcerptErrors(ErrorKind):
-    NOT_ASCENDING = UsageError, "positions of a prompt's tokens must ascend from 0 or later, and there must be one"
+    NOT_ASCENDING = (
+        UsageError,
+        "positions of a prompt's tokens must be ascending and at least 0, and there must be at least one",
+    )
     LAST_LEFT_OUT = (
         UsageError,
-        "the last token that is prefilled stands at {position}, it must be the text's last one, {last}",
+        "the last prefilled token is at position {position}, it must be the text's last one, {last}",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """Tokens of a text, its last one among them.
+    """Tokens of a text, including its last one.
 
     Attributes:
         tokens: [m] i64, at least one.
-        positions: [m] i64, ascending from 0 or later: where each stands.
+        positions: [m] i64, position of each token, ascending from 0 or later.
     """
 
     tokens: Array
@@ -37,13 +40,13 @@ class Excerpt:
 
     @classmethod
     def whole(cls, tokens: Array) -> Excerpt:
-        """A text [n] i64 of which nothing is left out."""
+        """Return a text [n] i64 without omissions."""
         return cls(tokens, np.arange(len(tokens), dtype=np.int64))
 
     @classmethod
     def of(cls, tokens: Sequence[int] | Array, positions: Sequence[int] | Array) -> Excerpt:
-        """The tokens of a text at `positions`. Raises UsageError where these do not ascend, or the text has others, or
-        its last token is left out: what follows a prompt follows that one."""
+        """Return the tokens of a text at `positions`. Raises UsageError if these are not ascending, or not positions of
+        the text, or omit its last token: the continuation follows that one."""
         chosen = np.asarray(positions, np.int64).reshape(-1)
         if not len(chosen) or chosen[0] < 0 or np.any(chosen[1:] <= chosen[:-1]):
             raise ExcerptErrors.NOT_ASCENDING()
@@ -52,22 +55,22 @@ class Excerpt:
         return cls(np.asarray(tokens, np.int64)[chosen], chosen)
 
     def __len__(self) -> int:
-        """Tokens that are prefilled."""
+        """Return the number of tokens that are prefilled."""
         return len(self.tokens)
 
     @property
     def text_length(self) -> int:
-        """Tokens of the text, those that are left out too."""
+        """Number of tokens of the text, including omitted ones."""
         return int(self.positions[-1]) + 1
 
     @property
     def left_out(self) -> int:
-        """Tokens of the text that are not prefilled."""
+        """Number of tokens of the text that are not prefilled."""
         return self.text_length - len(self.tokens)
 
     @property
     def key(self) -> bytes:
-        """The same for excerpts that leave the same rows, and for no others."""
+        """Key that is equal exactly for excerpts that leave the same rows."""
         return self.tokens.tobytes() + (self.positions.tobytes() if self.left_out else b"")
 
     @property
@@ -79,4 +82,4 @@ class Excerpt:
 
 
 PromptTokens = Sequence[int] | Array | Excerpt
-"""A prompt as callers give it: all of its tokens, or some."""
+"""A prompt as given by callers: all of its tokens, or some."""

@@ -16,7 +16,7 @@ GENERATION_FILE = "generation_config.json"
 
 _OF_DRAWS = ("temperature", "top_k", "top_p", "min_p")
 MODEL_SAMPLING = (*_OF_DRAWS, "repetition_penalty")
-"""The fields of `Sampling` that a model states."""
+"""Fields of `Sampling` that a model may set."""
 
 
 class GenerationConfigErrors(ErrorKind):
@@ -25,17 +25,17 @@ class GenerationConfigErrors(ErrorKind):
 
 
 def default_sampling(folder: Path | None, names: Collection[str]) -> Sampling:
-    """Return the sampling of an artifact's model: greedy, unless its generation_config.json says `do_sample`.
+    """Return the sampling of an artifact's model: greedy, unless its generation_config.json has `do_sample`.
 
-    `temperature` (1 if it is not stated), `top_k`, `top_p` and `min_p` count where it does, and `repetition_penalty`
-    in any case, as in transformers' `generate`. What a file does not state changes nothing.
+    With it, `temperature` (default 1), `top_k`, `top_p` and `min_p` apply, and `repetition_penalty` always, as in
+    transformers' `generate`. Missing fields change nothing.
 
     Args:
-        folder: of the tokenizer's files; None without.
-        names: of the files in it that count.
+        folder: folder of the tokenizer's files; None without.
+        names: names of the files in it that count.
 
     Raises:
-        InputError: a damaged file, or values that nobody can sample with.
+        InputError: a damaged file, or invalid values for sampling.
     """
     if folder is None or GENERATION_FILE not in names:
         return Sampling()
@@ -45,15 +45,15 @@ def default_sampling(folder: Path | None, names: Collection[str]) -> Sampling:
     except (ValueError, RecursionError) as error:
         raise GenerationConfigErrors.WRONG(path=path, cause=quoted(error)) from None
     if not isinstance(config, dict):
-        raise GenerationConfigErrors.WRONG(path=path, cause="it is no JSON object")
+        raise GenerationConfigErrors.WRONG(path=path, cause="it is not a JSON object")
     return stated_sampling(config, str(path))
 
 
 def stated_sampling(config: Mapping[str, Any], where: str) -> Sampling:
-    """Return the sampling that the fields of a generation_config.json state; see `default_sampling`.
+    """Return the sampling that the fields of a generation_config.json define; see `default_sampling`.
 
     Args:
-        where: the file, for errors.
+        where: name of the file, for errors.
     """
     draws = config.get("do_sample") is True
     stated: dict[str, Any] = {
@@ -75,7 +75,7 @@ def overriding(choices: object) -> dict[str, Any]:
     """Return the fields of `Sampling` by which a caller's choices override the model's.
 
     Args:
-        choices: has an attribute for each of `MODEL_SAMPLING`, None where the model's value counts; a `top_k` of -1
+        choices: object with an attribute for each of `MODEL_SAMPLING`, None for the model's value; a `top_k` of -1
             keeps every token, as 0 does.
     """
     stated = {name: getattr(choices, name) for name in MODEL_SAMPLING if getattr(choices, name) is not None}

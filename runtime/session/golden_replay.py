@@ -1,6 +1,6 @@
-"""The replay of a golden through a session: every tensor that was recorded is compared, and where they first differ.
+"""Replay of a golden through a session: every recorded tensor is compared, up to the first difference.
 
-Both sides are numpy arrays; what differs by rounding alone is told from what is wrong by the tolerances below.
+Both sides are numpy arrays; the tolerances below separate rounding differences from errors.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from sscc.runtime.session.session import Session
 QUANTISED = "f32 with quantised weights"
 ENCODED = {"int8": "f32 with int8 KV rows", "int4": "int4 KV rows"}
 TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, ENCODED["int8"]: 2e-2, "bf16": 5e-2, ENCODED["int4"]: 1.5e-1}
-"""Largest error of a row (last axis), relative to the norm of that row or of the average row.
+"""Maximum error of a row (last axis), relative to the norm of that row or of the average row.
 
-Both sides compute the same formulas and round in different places. f32: a rounding is 6e-8, a sum of k terms
-errs by about sqrt(k) of them and some hundred operations follow each other through the layers, which gives
-1e-6 to 1e-5; 1e-4 leaves a decade. bf16: a rounding is 2e-3 and every layer adds a few to the residual
-stream, so errors grow with the square root of their number: 5e-2 is some 600 independent roundings. A wrong
-row, position or head is an error of order 1 in both. With quantised weights the native interpreter rounds the other
-factor of a product to 16 bits, which is an error of about 2e-5 in each. With int8 KV rows a number that lies between
-two codes may take either, which is a 127th of the largest number of its row; with int4 rows a 7th of the largest of 32.
+Both sides compute the same formulas and round in different places. f32: a rounding is 6e-8, a sum of k terms has an
+error of about sqrt(k) of them, and some hundred operations follow each other through the layers, which gives 1e-6 to
+1e-5; 1e-4 leaves a factor of ten. bf16: a rounding is 2e-3 and every layer adds a few to the residual stream, so errors
+grow with the square root of their number: 5e-2 is some 600 independent roundings. A wrong row, position or head is an
+error of order 1 in both. With quantised weights the native interpreter rounds the other factor of a product to 16 bits,
+an error of about 2e-5 in each. With int8 KV rows a number between two codes may become either, a 127th of the largest
+number of its row; with int4 rows a 7th of the largest of 32.
 """
 
 SINGLE_ROW = {"bf16": 0.5}
-"""The same of a single row where the tensor as a whole, by its norm, is within the tolerance. Layers amplify the
-rounding of bf16 in single tokens: in layer 20 of SmolLM2-135M rows of V differ by 0.018 in the median and one of 1,500
-by 0.18. A wrong row is still beyond it."""
+"""The same for a single row if the tensor as a whole, by its norm, is within the tolerance. Layers amplify the rounding
+of bf16 in single tokens: in layer 20 of SmolLM2-135M rows of V differ by 0.018 in the median, and one of 1,500 by 0.18.
+A wrong row is still beyond it."""
 
 EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
-"""Share of a layer's picks that may differ, at least one per KV head: scores nearer than rounding are ties."""
+"""Fraction of a layer's picks that may differ, at least one per KV head: scores closer than rounding are ties."""
 
 
 class GoldenReplayErrors(ErrorKind):
@@ -58,7 +58,7 @@ class GoldenReplayErrors(ErrorKind):
     SELECTION_DIFFERS = (
         CheckError,
         "first diverging tensor of {tensors}: {tensor} of layer {layer} differs: {differing} of {selected} selected "
-        "positions are others, and {dtype} allows {allowed} near ties",
+        "positions differ, and {dtype} allows {allowed} near ties",
     )
     UNKNOWN_TENSORS = InputError, "the golden holds tensors that this program does not compute: {unknown!r}"
     SHAPE_DIFFERS = InputError, "golden tensor {tensor!r} has the shape [{shape}], but the program's has [{computed}]"
@@ -69,17 +69,16 @@ class GoldenReplayErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Difference:
-    """How far `a` is from `b`.
+    """Difference of `a` from `b`.
 
     Attributes:
         max_abs: largest |a - b|.
-        max_rel: largest |a - b| / |b|, where |b| counts as at least a thousandth of the largest |b|.
+        max_rel: largest |a - b| / |b|, with |b| at least a thousandth of the largest |b|.
         correlation: Pearson's, over all elements.
         normwise: ||a - b|| / ||b||.
-        rowwise: largest ||a - b|| / ||b|| of a row (last axis), where ||b|| counts as at least the root mean
-            square over rows.
+        rowwise: largest ||a - b|| / ||b|| of a row (last axis), with ||b|| at least the root mean square over rows.
 
-    Everything is infinite, and the correlation 0, where a NaN or an infinity is in one and not in the other.
+    Everything is infinite, and the correlation 0, if a NaN or an infinity is in one but not in the other.
     """
 
     max_abs: float
@@ -93,15 +92,15 @@ class Difference:
 
 
 def compare(a: Array, b: Array) -> Difference:
-    """Compares `a` with the reference `b`, arrays of one shape, in f64."""
+    """Return the difference of `a` from the reference `b`, arrays of one shape, in f64."""
     if a.size == 0:
         return Difference(0.0, 0.0, 1.0, 0.0, 0.0)
-    with np.errstate(all="ignore"):  # infinities are what this is about
+    with np.errstate(all="ignore"):  # infinities are expected here
         return _compare(a.astype(np.float64), b.astype(np.float64))
 
 
 def _compare(a: Array, b: Array) -> Difference:
-    error = np.where(a == b, 0.0, a - b)  # equal infinities are no error
+    error = np.where(a == b, 0.0, a - b)  # equal infinities have no error
     if not np.isfinite(error).all():
         return Difference(math.inf, math.inf, 0.0, math.inf, math.inf)
     b = np.nan_to_num(b)
@@ -119,7 +118,7 @@ def _compare(a: Array, b: Array) -> Difference:
 
 
 def _ratio(error: Array | np.floating[Any], size: Array | np.floating[Any]) -> float:
-    """The largest error / size, where 0 / 0 is 0 and anything else over 0 is infinite."""
+    """Return the largest error / size, where 0 / 0 is 0 and anything else over 0 is infinite."""
     return float(np.where(error == 0, 0.0, error / size).max())
 
 
@@ -139,9 +138,9 @@ class Check:
     """The comparison of one golden tensor.
 
     Attributes:
-        passed: the difference is within the tolerance.
-        layer: whose cache or picks these are; None for logits.
-        picks, excused: positions that were selected, and those of them that differ, at most `allowed`.
+        passed: True if the difference is within the tolerance.
+        layer: layer of the cache or picks; None for logits.
+        picks, excused: number of selected positions, and of those that differ, at most `allowed`.
     """
 
     name: str
@@ -174,7 +173,7 @@ class ReplayReport:
 
     @property
     def excused(self) -> int:
-        """Picks that differ from the golden's and were taken for near ties."""
+        """Number of picks that differ from the golden's and count as near ties."""
         return sum(check.excused for check in self.checks if check.passed)
 
     def summary(self) -> str:
@@ -189,7 +188,7 @@ class ReplayReport:
 
     @property
     def error(self) -> SsccError | None:
-        """The error about the first tensor that differs; None if all agree."""
+        """Return the error about the first tensor that differs; None if all agree."""
         failure = self.first_failure
         if failure is None:
             return None
@@ -214,16 +213,16 @@ class ReplayReport:
 
 
 def replay(session: Session, golden: Golden, *, quantised: bool = False) -> ReplayReport:
-    """Runs the golden's prompt and tokens in slot 0 and compares every tensor that the golden holds.
+    """Run the golden's prompt and tokens in slot 0 and compare every tensor in the golden.
 
-    Only valid rows of caches are compared. Picks may differ where scores are nearly equal (`EXCUSED`); rows of
-    such picks are left out, and take the golden's K and V (or where they are indexed its picks) before decoding, so
-    that logits compare like with like.
+    Only valid rows of caches are compared. Picks may differ if scores are nearly equal (`EXCUSED`); rows of such picks
+    are not compared, and get the golden's K and V (or for indexed rows its picks) before decoding, so that logits are
+    comparable.
 
     Args:
-        quantised: whether the program's weights are.
+        quantised: True if the program's weights are quantised.
 
-    Raises InputError for a golden that does not fit the program; UsageError for tokens that do not.
+    Raises InputError for a golden that does not fit the program, UsageError for tokens that do not.
     """
     dtype = session.signature.dtype
     coded = ENCODED.get(codec_of(session.signature.geometry).name)
@@ -250,7 +249,7 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
 def _check(
     name: str, values: Array, golden: Golden, dtype: str, rows: Array | None = None, layer: int | None = None
 ) -> Check:
-    """Compare one tensor, or the rows of its last axis where `rows` is true."""
+    """Compare one tensor, or with `rows` the rows of its last axis."""
     expected = golden.tensors[name]
     if values.shape != expected.shape:
         raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=expected.shape, computed=values.shape)
@@ -266,7 +265,7 @@ def _within(difference: Difference, dtype: str) -> bool:
 
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
-    """The checks of one layer's states and picks; equips the slot with the golden's picks where some differ."""
+    """Yield the checks of one layer's states and picks. If picks differ, the slot gets the golden's."""
     for state, index in session.signature.states_of(layer):
         yield from _check_state(session, golden, state, index, layer, dtype)
 
@@ -300,11 +299,11 @@ def _check_state(
 
 @dataclass(frozen=True, eq=False)
 class _Match:
-    """The positions that a program selected, beside a golden's.
+    """The positions that a program selected, with those of a golden.
 
     Attributes:
-        picked, golden: [Hkv, K], `picks` of each ascending, then what fills them up.
-        at: [Hkv, picks], where each of the golden's stands among the program's.
+        picked, golden: [Hkv, K], `picks` of each ascending, then padding.
+        at: [Hkv, picks], index of each of the golden's among the program's.
         shared: [Hkv, picks], True for those that the program selected too.
     """
 
@@ -327,14 +326,14 @@ class _Match:
         return aligned
 
     def shared_rows(self, valid: Array, rows: slice) -> Array:
-        """Return the rows that are valid, but for those of positions that only one of both selected."""
+        """Return the valid rows, except those of positions that only one side selected."""
         shared = valid.copy()
         shared[:, rows] = self.shared
         return shared
 
 
 def _check_selected(match: _Match, name: str, layer: int, dtype: str) -> Check:
-    """The check of one layer's picks."""
+    """Return the check of one layer's picks."""
     picked, golden, picks = match.picked, match.golden, match.picks
     if picked.shape != golden.shape:
         raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=golden.shape, computed=picked.shape)
@@ -346,7 +345,8 @@ def _check_selected(match: _Match, name: str, layer: int, dtype: str) -> Check:
 
 
 def _find(picked: Array, golden_picks: Array) -> tuple[Array, Array]:
-    """Where each of `golden_picks` stands in `picked` ([Hkv, picks], both ascending in a row), and whether it does."""
+    """Return the index of each of `golden_picks` in `picked` ([Hkv, picks], rows of both ascending), and True if it is
+    there."""
     if picked.shape[-1] == 0:
         return np.zeros_like(golden_picks), np.zeros_like(golden_picks, np.bool_)
     rows = zip(picked, golden_picks, strict=True)

@@ -1,4 +1,4 @@
-"""Which positions of a text a slot's cache holds, by layer and KV head, and why."""
+"""The positions of a text that a slot's cache holds, by layer and KV head, with reasons."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class KeptPositionErrors(ErrorKind):
     NO_LAYER = UsageError, "layer {layer} does not exist, the program has layers 0 .. {last}"
     SEVERAL_RANKS = (
         UsageError,
-        "the kept positions are not known: the program has several ranks, each of which knows only the positions "
+        "the kept positions are unknown: the program has several ranks, each of which knows only the positions "
         "of its own heads; compile it without --tp to see them",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class LayerKept:
-    """What the cache of one layer holds.
+    """The contents of one layer's cache.
 
     Attributes:
-        layer: its number.
-        source: the layer whose rows it reads, where it keeps none of its own; else None.
-        geometry: the rows that it keeps.
+        layer: number of the layer.
+        source: the layer whose rows it reads, if it keeps none of its own; else None.
+        geometry: geometry of its rows.
         reasons: [Hkv, length] u8, a `Reason` for every position that was written.
-        choice_known: False where a step's query chooses among more candidates than it reads, and the choice is not
-            kept: all candidates are `STORED` then. With a limit on what a step fetches (`Geometry.fetch`) it is known.
+        choice_known: False if a step's query selects among more candidates than it reads, and the selection is not
+            kept: all candidates are `STORED` then. With a limit on fetched rows (`Geometry.fetch`) it is known.
     """
 
     layer: int
@@ -51,8 +51,8 @@ class LayerKept:
         return len(self.reasons)
 
     def positions(self, head: int, *reasons: Reason) -> Array:
-        """[n] i64, ascending: the positions that a KV head has for one of `reasons`; without any, those that every step
-        reads. Raises UsageError for a head that there is not."""
+        """Return the positions that a KV head has for one of `reasons`, [n] i64, ascending; without any, those that
+        every step reads. Raises UsageError for a head that does not exist."""
         if not 0 <= head < self.kv_heads:
             raise KeptPositionErrors.NO_HEAD(head=head, layer=self.layer, last=self.kv_heads - 1)
         wanted = reasons or tuple(reason for reason in Reason if reason.near)
@@ -69,19 +69,19 @@ class LayerKept:
 
 @dataclass(frozen=True)
 class Kept:
-    """What one slot's cache holds: positions by layer and KV head, and counts.
+    """The contents of one slot's cache: positions by layer and KV head, and counts.
 
     Attributes:
         prompt_len: tokens of the prompt.
         length: positions written so far (prompt plus fed tokens).
-        kept: positions whose rows a layer of the asked-for geometry holds, per KV head.
+        kept: positions whose rows a layer under the requested geometry holds, per KV head.
         evicted: positions that are no longer in the cache, length - kept.
-        budget: the most positions that the slot may hold.
-        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
+        budget: maximum number of positions that the slot may hold.
+        kv_bytes: bytes of the slot's K and V, including its whole prompt if the selected rows are indexed, and of its
             landmarks.
         full_bytes: bytes of an uncompressed cache of max_context rows.
         full_bytes_now: bytes of an uncompressed cache of `length` rows.
-        of_layers: `layers`, or None where it is not known.
+        of_layers: `layers`, or None if unknown.
     """
 
     prompt_len: int
@@ -96,15 +96,15 @@ class Kept:
 
     @property
     def layers(self) -> tuple[LayerKept, ...]:
-        """What every layer holds, in order. Raises UsageError for a program of several ranks, each of which knows the
-        positions of its own heads alone."""
+        """Contents of every layer, in order. Raises UsageError for a program of several ranks, each of which knows only
+        the positions of its own heads."""
         if self.of_layers is None:
             raise KeptPositionErrors.SEVERAL_RANKS()
         return self.of_layers
 
     def reasons(self, layer: int | None = None, head: int | None = None) -> Array:
-        """[N, length] u8: the `Reason` of every position, of all layers and KV heads one after another, of one layer's
-        heads, or of one head. Raises UsageError for one that there is not."""
+        """Return the `Reason` of every position, [N, length] u8: of all layers and KV heads one after another, of one
+        layer's heads, or of one head. Raises UsageError for a layer or head that does not exist."""
         chosen = self.layers if layer is None else (self._layer(layer),)
         if head is None:
             return np.concatenate([one.reasons for one in chosen])
@@ -113,8 +113,8 @@ class Kept:
         return np.stack([one.reasons[head] for one in chosen])
 
     def shares(self, layer: int | None = None, head: int | None = None) -> Array:
-        """[length] f64: of the layers and KV heads that `reasons` gives, the share whose every step reads a position's
-        row."""
+        """Return the fraction of the layers and KV heads of `reasons` in which every step reads a position's row,
+        [length] f64."""
         shares: Array = (self.reasons(layer, head) >= Reason.SELECTED).mean(axis=0)
         return shares
 
@@ -130,8 +130,8 @@ class Kept:
 
 
 def selected_by_prompt(signature: Signature, tensor: Tensors, length: int) -> Selected:
-    """Return copies of the positions that the last prefilled prompt, of `length` tokens, has selected, where the
-    program has those of one prompt alone: where the selected rows are gathered into the cache."""
+    """Return copies of the positions that the last prefilled prompt, of `length` tokens, has selected, if the program
+    keeps those of one prompt only: if the selected rows are copied into the cache."""
     return {
         group: tensor(name)[:, :, :count].read()
         for _, state in signature.states
@@ -147,12 +147,12 @@ def kept_layers(
     prompt_len: int,
     selected: Selected,
 ) -> tuple[LayerKept, ...]:
-    """Return what every layer holds of a slot.
+    """Return the contents of every layer of a slot.
 
     Args:
-        tensor: gives a state by its name.
-        length: positions written so far, `prompt_len` by prefill.
-        selected: what `selected_by_prompt` gave after the slot's prompt.
+        tensor: returns a state by its name.
+        length: positions written so far, `prompt_len` of them by prefill.
+        selected: result of `selected_by_prompt` after the slot's prompt.
     """
     layers: dict[int, LayerKept] = {}
     first = ((group, state) for group, state in signature.states if not group.beside)
@@ -166,8 +166,8 @@ def kept_layers(
 
 
 def _readers(group: LayerGroup) -> Iterator[tuple[int, int, int | None]]:
-    """Layers that read the rows of a group: the place of the rows in it, the layer, and whose rows they are if they are
-    another's."""
+    """Yield the layers that read the rows of a group: index of the rows in it, layer, and the layer that keeps the rows
+    if it is another one."""
     for index, layer in enumerate(group.layers):
         yield index, layer, None
     for sharer in group.sharers:

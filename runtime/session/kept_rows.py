@@ -1,14 +1,14 @@
-"""Copies of what slots hold, out of a program's states and in again: of a slot right after its prompt, and of what
-prefill writes of a prompt's whole chunks, for other prompts that begin alike.
+"""Copies of slots' contents, out of a program's states and back: of a slot right after its prompt, and of the rows that
+prefill writes for whole chunks of a prompt, for other prompts with a common prefix.
 
-A copy is known by a number. Where several ranks run the program, each of them does the same operations (`RowOperation`)
-on its own part of the states, and has its own part of every copy under the same number.
+A copy is identified by a number. If several ranks run the program, each of them executes the same operations
+(`RowOperation`) on its own part of the states, and has its own part of every copy under the same number.
 
-Where all rows of a prompt stay in its slot, a chunk's are copied from and to the slot's part of the states. Of other
-layers the prefill attends to rows in the prompt scratch, which layers use one after the other. So its rows are copied
-in before the layer's first chunk, and out before the next layer begins. What a chunk leaves for the next one alone (a
-recurrent state, the last inputs of a convolution) is copied of chunks that are checkpoints: out before the next chunk
-begins, and in from the last of the chunks that are there.
+If all rows of a prompt stay in its slot, a chunk's rows are copied from and to the slot's part of the states. In other
+layers prefill attends to rows in the prompt scratch, which layers use in turn. So its rows are copied in before the
+layer's first chunk, and out before the next layer begins. States that a chunk leaves only for the next one (a recurrent
+state, the last inputs of a convolution) are copied for chunks that are checkpoints: out before the next chunk begins,
+and in from the last cached chunk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeptRowErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class CopySlot:
-    """Copies all that decoding reads of a slot, whose prompt has `length` tokens and was followed by none."""
+    """Copy everything that decoding reads of a slot, whose prompt has `length` tokens and was followed by none."""
 
     copy: int
     slot: int
@@ -49,7 +49,7 @@ class CopySlot:
 
 @dataclass(frozen=True)
 class RestoreSlot:
-    """Gives a slot what `CopySlot` has copied of the slot `source`, after a prompt of `length` tokens."""
+    """Write what `CopySlot` has copied of the slot `source` into a slot, after a prompt of `length` tokens."""
 
     copy: int
     slot: int
@@ -59,8 +59,8 @@ class RestoreSlot:
 
 @dataclass(frozen=True)
 class EmptyChunk:
-    """Makes memory for the rows of a chunk in all layers, whose contents mean nothing yet, and where the chunk is a
-    checkpoint for what it leaves for the next one."""
+    """Allocate memory for the rows of a chunk in all layers, not yet initialised, and for a checkpoint also for the
+    states that it leaves for the next chunk."""
 
     copy: int
     checkpoint: bool
@@ -68,8 +68,8 @@ class EmptyChunk:
 
 @dataclass(frozen=True)
 class ReadChunks:
-    """Copies what prefill has left of layers, of chunks by their number in the prompt; what the last of them leaves for
-    the next one is copied for each that is a checkpoint."""
+    """Copy the rows that prefill has left in layers, by the chunk's number in the prompt; for a checkpoint also the
+    states that the chunk leaves for the next one."""
 
     copies: Mapping[int, int]
     slot: int
@@ -78,7 +78,7 @@ class ReadChunks:
 
 @dataclass(frozen=True)
 class WriteChunks:
-    """Gives layers what prefill left of a prompt's first chunks: of those that later positions still see."""
+    """Write the rows of a prompt's first chunks into layers, for those that later positions still see."""
 
     copies: tuple[int, ...]
     slot: int
@@ -87,14 +87,14 @@ class WriteChunks:
 
 @dataclass(frozen=True)
 class ShareCopy:
-    """Gives rank 0 what all ranks have of a copy (`KeptRows.parts`)."""
+    """Send all ranks' parts of a copy to rank 0 (`KeptRows.parts`)."""
 
     copy: int
 
 
 @dataclass(frozen=True)
 class PutCopy:
-    """Makes a copy of what every rank is to have of it, by rank."""
+    """Create a copy from the parts of every rank."""
 
     copy: int
     parts: tuple[Mapping[str, Array], ...]
@@ -102,14 +102,14 @@ class PutCopy:
 
 @dataclass(frozen=True)
 class Drop:
-    """Gives copies up."""
+    """Delete copies."""
 
     copies: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class DropCheckpoint:
-    """Gives up what the chunk of a copy leaves for the next one."""
+    """Delete the states that the chunk of a copy leaves for the next one."""
 
     copy: int
 
@@ -120,12 +120,12 @@ RowOperation = (
 
 
 class Copy:
-    """A copy, of which every rank has its part. It is given up when nobody holds this any more.
+    """A copy, of which every rank has its part. It is deleted when this object is no longer referenced.
 
     Attributes:
-        number: by which ranks know it.
-        nbytes: of all ranks' parts.
-        checkpoint: True for a chunk of which there is what it leaves for the next one.
+        number: number that identifies it on all ranks.
+        nbytes: bytes of all ranks' parts.
+        checkpoint: True for a chunk with the states that it leaves for the next one.
     """
 
     def __init__(self, rows: KeptRows, nbytes: int, checkpoint: bool = True) -> None:
@@ -137,18 +137,18 @@ class Copy:
 
 
 class KeptRows:
-    """The copies that a rank has, of which a program of one has one.
+    """The copies of a rank.
 
     Args:
-        signature: of the program.
-        tensor: gives a state by its name.
-        group: the rank among those that run the program.
+        signature: signature of the program.
+        tensor: returns a state by its name.
+        group: this rank and its peers.
 
     Attributes:
-        copies: by number, then by state: of a slot [L, Hkv, rows, ..], or of caches that layers have in common [Hkv,
-            rows, ..]; of a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..], and what it leaves for
-            the next one.
-        numbers: for copies that are to be made.
+        copies: arrays by number, then by state: for a slot [L, Hkv, rows, ..], or [Hkv, rows, ..] for caches that
+            layers share; for a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..], and the states that
+            it leaves for the next one.
+        numbers: numbers for new copies.
     """
 
     def __init__(self, signature: Signature, tensor: Tensors, group: Group = ALONE) -> None:
@@ -158,7 +158,7 @@ class KeptRows:
         self._shared: tuple[Mapping[str, Array], ...] = ()
 
     def do(self, operation: RowOperation) -> None:
-        """Does an operation on this rank's part. All ranks do the same ones in the same order."""
+        """Execute an operation on this rank's part. All ranks execute the same ones in the same order."""
         match operation:
             case CopySlot():
                 self._copy_slot(operation)
@@ -183,11 +183,12 @@ class KeptRows:
                     self.copies.pop(number, None)
 
     def forget(self, number: int) -> None:
-        """Gives a copy up; nothing happens if there is none. Any thread may ask, and finalizers do."""
+        """Delete a copy; without effect if there is none. May be called from any thread, and from finalizers."""
         self.copies.pop(number, None)
 
     def slot_bytes(self, length: int) -> int:
-        """Bytes that `CopySlot` copies of a slot after a prompt of so many tokens, on all ranks together."""
+        """Return the bytes that `CopySlot` copies of a slot after a prompt of `length` tokens, on all ranks together.
+        """
         return sum(
             view.nbytes * (self._group.ranks // self._neighbours(group))
             for group, state in self._signature.states
@@ -195,16 +196,16 @@ class KeptRows:
         )
 
     def parts(self, number: int) -> tuple[Mapping[str, Array], ...]:
-        """What every rank has of a copy, by rank."""
+        """Return every rank's part of a copy."""
         self.do(ShareCopy(number))
         shared, self._shared = self._shared, ()
         return shared
 
     def layout(self, length: int, slot: int) -> list[dict[str, TensorSpec]]:
-        """Shape and dtype of what every rank has of a copy of a slot after a prompt of so many tokens."""
+        """Return shape and dtype of every rank's part of a copy of a slot after a prompt of `length` tokens."""
         layouts: list[dict[str, TensorSpec]] = [{} for _ in range(self._group.ranks)]
         for group, state in self._signature.states:
-            # One program is every rank's, so the states of all are alike.
+            # All ranks run the same program, so their states have the same shapes.
             specs = {name: TensorSpec.of(view) for name, view in state.slot(self._tensor, 0, length).items()}
             for rank, layout in enumerate(layouts):
                 if self._owner(group, slot, rank)[0] == rank:
@@ -213,12 +214,12 @@ class KeptRows:
 
     @cached_property
     def chunk_bytes(self) -> int:
-        """Bytes of what prefill leaves of the positions of a chunk, on all ranks together."""
+        """Bytes that prefill leaves for the positions of a chunk, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty().values())
 
     @cached_property
     def carried_bytes(self) -> int:
-        """Bytes of the states that a chunk hands to the next one, on all ranks together."""
+        """Bytes of the states that a chunk passes to the next one, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty_carried().values())
 
     def bytes_of_chunk(self, checkpoint: bool) -> int:
@@ -226,7 +227,7 @@ class KeptRows:
         return self.chunk_bytes + checkpoint * self.carried_bytes
 
     def chunk_layout(self, checkpoint: bool) -> list[dict[str, TensorSpec]]:
-        """Return shape and dtype of what every rank has of a chunk. One program is every rank's, so all are alike."""
+        """Return shape and dtype of every rank's part of a chunk. All ranks run the same program, so they are equal."""
         rows = self._empty() | (self._empty_carried() if checkpoint else {})
         return [{name: TensorSpec.of(each) for name, each in rows.items()}] * self._group.ranks
 
@@ -246,7 +247,7 @@ class KeptRows:
         for group, state in self._signature.states:
             source, _ = self._owner(group, operation.source, self._group.rank)
             owner, place = self._owner(group, operation.slot, self._group.rank)
-            if source != owner:  # of which all ranks are aware, since neighbours are alike everywhere
+            if source != owner:  # all ranks see the same difference, since all groups of neighbours are alike
                 has = self._group.rank == source
                 names = state.slot(self._tensor, 0, operation.length)
                 sent = {name: parts[name] for name in names} if has else None
@@ -256,14 +257,14 @@ class KeptRows:
                     view.write(parts[name])
 
     def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
-        """The one among a rank's neighbours that has the rows of a slot, and the slot's number there."""
+        """Return the one among a rank's neighbours that has the rows of a slot, and the slot's number there."""
         if group.slots is None:
             return rank, slot
         count = self._neighbours(group)
         return rank // count * count + slot // group.slots, slot % group.slots
 
     def _neighbours(self, group: LayerGroup) -> int:
-        """Of how many ranks one has a slot. Raises UsageError where this rank knows of no others."""
+        """Return the number of ranks that divide the slots. Raises UsageError if this rank does not know the others."""
         count = self._signature.sharing_slots(group)
         if self._group.ranks % count:
             raise KeptRowErrors.RANKS_MISSING(present=self._group.ranks, ranks=count)
@@ -308,13 +309,13 @@ class KeptRows:
                         view.read(rows[name][index])
 
     def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
-        sharers = self._signature.plan.sources  # which leave nothing of their own
+        sharers = self._signature.plan.sources  # sharers keep no rows
         for layer in layers:
             if layer not in sharers:
                 yield from self._signature.states_of(layer)
 
     def _first_seen(self, state: LayerState, chunks: int) -> int:
-        """The first of so many chunks of which positions behind them see a row."""
+        """Return the first of `chunks` chunks that has a row which positions behind them see."""
         size = self._signature.prefill_chunk
         return state.first_seen(chunks * size) // size
 
@@ -328,7 +329,7 @@ class KeepsRows(Protocol):
     """An interpreter that keeps copies of slots itself, because its program runs on several ranks."""
 
     def keep_rows(self, signature: Signature) -> KeptRows:
-        """Return what keeps copies on all ranks; the same at every call."""
+        """Return the keeper of copies on all ranks; the same at every call."""
 
 
 def rows_in_scratch(signature: Signature) -> bool:
@@ -337,5 +338,5 @@ def rows_in_scratch(signature: Signature) -> bool:
 
 
 def carries(signature: Signature, layer: int) -> bool:
-    """Return True if a chunk of a layer leaves for the next one what is to be copied before that."""
+    """Return True if a chunk of a layer leaves states for the next one, to be copied before that."""
     return any(state.carries for state, _ in signature.states_of(layer))

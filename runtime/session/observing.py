@@ -1,7 +1,7 @@
-"""Looking into a program while it runs: what stages write, of any layer, and one stage after the other.
+"""Observation of a running program: values that stages write, for any layer, and execution stage by stage.
 
-A stage is called "KERNEL.PIPELINE.STAGE", as `sscc inspect` and schedules have it, and is meant by its own name too, by
-a pattern, or by the end of the path of the module that it comes from.
+The full name of a stage is "KERNEL.PIPELINE.STAGE", as in `sscc inspect` and schedules. It can also be selected by its
+own name, by a pattern, or by the end of the path of the module that it comes from.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _TIMES = re.compile(r"\.x(\d+)$")
 
 class WatchingErrors(ErrorKind):
     SEVERAL_BUFFERS = UsageError, "stage {stage!r} has written {count} buffers ({buffers}), so it has no single value"
-    NO_STAGE = UsageError, "no stage is called {pattern!r}, there are {stages}{similar_hint}"
+    NO_STAGE = UsageError, "no stage is called {pattern!r}; the stages are {stages}{similar_hint}"
 
 
 @dataclass(frozen=True, repr=False)
 class Observation:
-    """What a stage has written in one iteration.
+    """Values that a stage has written in one iteration.
 
     Attributes:
         stage: "KERNEL.PIPELINE.STAGE".
-        module: the path of the module that it comes from, of the first one where several compute the same; "" for none.
-        layer: whose it is; None where the kernel is of no layer, of single operations (-O0), or of layers of several
-            kinds that take turns.
-        loops: the indices of the loops around it, the outermost first.
-        buffers: copies of what it has written to buffers, by name: [shape of the buffer], or [slots, ..] of several.
+        module: path of the module that it comes from, the first one if several compute the same; "" for none.
+        layer: number of the layer; None if the kernel belongs to no layer, to single operations (-O0), or to
+            alternating layers of several kinds.
+        loops: indices of the loops around it, outermost first.
+        buffers: copies of the buffers that it has written, by name: [shape of the buffer], or [slots, ..] of several.
     """
 
     stage: str
@@ -49,7 +49,7 @@ class Observation:
 
     @property
     def value(self) -> Array:
-        """Of a stage that writes one buffer, that. Raises UsageError for others."""
+        """Value of a stage that writes one buffer. Raises UsageError for others."""
         if len(self.buffers) != 1:
             count, names = len(self.buffers), list(self.buffers)
             raise WatchingErrors.SEVERAL_BUFFERS(stage=self.stage, count=count, buffers=names)
@@ -61,11 +61,11 @@ class Observation:
 
 
 class Stages:
-    """The stages of a program, and how they are meant.
+    """The stages of a program, and their selection by the user.
 
     Args:
         program: the schedule.
-        names: those that can be watched.
+        names: names of the stages that can be watched.
     """
 
     def __init__(self, program: Program, names: frozenset[StageName]) -> None:
@@ -82,7 +82,7 @@ class Stages:
             self._count(entry)
 
     def _count(self, entry: Entry) -> None:
-        """Finds the first layer of every launch."""
+        """Determine the first layer of every launch."""
         layers, seen = 0, dict.fromkeys((launch.kernel for launch in launches(entry.body)), 0)
         for launch in launches(entry.body):
             firsts, times = _layers_of(launch.kernel)
@@ -91,7 +91,8 @@ class Stages:
             layers += len(firsts) * times
 
     def chosen(self, patterns: Sequence[str]) -> list[StageName]:
-        """The stages that are meant; all of them by no pattern. Raises UsageError for a pattern that means none."""
+        """Return the selected stages; all of them without a pattern. Raises UsageError for a pattern without a match.
+        """
         chosen: dict[StageName, None] = {}
         for pattern in patterns or ["*"]:
             meant = [name for name, module in self.modules.items() if _is_meant(name, module, pattern)]
@@ -103,19 +104,19 @@ class Stages:
         return list(chosen)
 
     def observation(self, run: StageRun) -> Observation:
-        """What a run of a stage is to a person."""
+        """Return the observation for a run of a stage."""
         module = self.modules[run.name]
         return Observation(".".join(run.name), module, self._layer(run), run.loops, dict(run.buffers))
 
     def _layer(self, run: StageRun) -> int | None:
         firsts, times = _layers_of(run.name[0])
         if len(firsts) != 1 or (times > 1 and not run.loops):
-            return None  # no layer's, of kinds that take turns, or before or after the loop over layers
+            return None  # of no layer, of alternating kinds, or outside of the loop over layers
         return self._first[run.name[0], run.launch] + (run.loops[0] if times > 1 else 0)
 
 
 def _layers_of(kernel: str) -> tuple[list[int], int]:
-    """The layers whose code a kernel has, by its name, and how often it goes over them."""
+    """Return the layers in a kernel's name, and the number of times it loops over them."""
     times = _TIMES.search(kernel)
     return [int(number) for number in _LAYERS.findall(kernel)], int(times[1]) if times else 1
 
@@ -126,10 +127,10 @@ def _is_meant(name: StageName, module: str, pattern: str) -> bool:
 
 
 class Watching:
-    """What has been seen; a context manager, which begins and ends it. Iterating gives the observations in order.
+    """Recorded observations; a context manager for the recording. Iteration yields the observations in order.
 
     Attributes:
-        observations: all of them, where nobody asked to be called.
+        observations: all of them, unless a callback was given.
     """
 
     def __init__(
@@ -173,8 +174,8 @@ class Watching:
 def step_through(
     watching: Callable[[Callable[[Observation], object]], Watching], run: Callable[[], object]
 ) -> Iterator[Observation]:
-    """Makes a call in a thread of its own, which waits after every stage until the next one is asked for. Who stops
-    asking lets it run to its end.
+    """Run a call in a separate thread, which pauses after every stage until the next one is requested. If iteration
+    stops, the call runs to its end.
 
     Raises what the call raises.
     """

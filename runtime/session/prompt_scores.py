@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of a prompt, by the full attention with which it was prefilled."""
+"""Log-probabilities of the tokens of a prompt, by the full attention of its prefill."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class PromptScoreErrors(ErrorKind):
 
 
 def check_scores(session: Session) -> None:
-    """Check that a program has what `PromptScorer` needs. Raises UsageError."""
+    """Check that a program has the entry that `PromptScorer` needs. Raises UsageError."""
     signature = session.signature
     if not signature.scores_prompts:
         raise PromptScoreErrors.TOO_MANY_SLOTS(slots=signature.batch, tokens=signature.scratch_tokens)
 
 
 class PromptScorer:
-    """Scores the tokens of the prompt that a session has prefilled last, as many at a time as it has slots.
+    """Scores the tokens of the prompt that a session has prefilled last, one token per slot at a time.
 
-    No other prefill may begin before it is done; steps of decode may run in between.
+    No other prefill may begin before it is done; decode steps may run in between.
 
     Args:
-        session: has prefilled the prompt from its first token on (no chunks reused).
-        tokens: [n] i64 of the prompt.
-        top: alternatives told for each token.
+        session: has prefilled the prompt from its first token on (without reused chunks).
+        tokens: tokens of the prompt, [n] i64.
+        top: number of alternatives reported for each token.
 
     Attributes:
-        scores: [n - 1] once it is done: of each token but the first, after those before it.
+        scores: when done, [n - 1] scores of each token but the first, given those before it.
     """
 
     def __init__(self, session: Session, tokens: Array, top: int) -> None:
@@ -53,7 +53,7 @@ class PromptScorer:
 
     @property
     def steps(self) -> int:
-        """The number of steps that are left."""
+        """Number of remaining steps."""
         return -(-(len(self._tokens) - 1 - len(self.scores)) // self._slots)
 
     def step(self) -> None:
@@ -66,7 +66,7 @@ class PromptScorer:
         targets = self._tokens[position + 1 : position + 1 + self._slots]
         first = min(position, self._last)
         rows = np.arange(position - first, position - first + len(targets))
-        # A sampler that may pick one token alone tells how likely the model itself finds it.
+        # A sampler that may pick only one token reports the model's own probability of it.
         bits, constrained = self._allowed.bits, self._allowed.constrained
         bits[...], constrained[...] = 0, False
         constrained[rows] = True
@@ -74,5 +74,5 @@ class PromptScorer:
         self._sampler.pick(self._session.score(first), constrained, self._allowed)
         for row in rows.tolist():
             told = self._sampler.logprobs(row)
-            assert told is not None  # it was asked for
+            assert told is not None  # logprobs were requested
             self.scores.append(told)

@@ -1,12 +1,12 @@
 """Rows of a prompt as bytes, for another process or for a file.
 
 A message is a safetensors file: 8 bytes of header length, a JSON header, then the bytes of each tensor without gaps.
-The header's `__metadata__` says of which program, weights, geometry and sizes the rows are, and has the sha256 of all
-that follows the header.
+The header's `__metadata__` identifies the program, weights, geometry and sizes of the rows, and has the sha256 of
+everything behind the header.
 
-Nothing in a message is trusted, and nothing of it is executed. The program that reads one knows the header that it must
-have, byte for byte, from a few numbers in it, so no other is read any further, and what is allocated for one is bounded
-before it comes. The digest finds damage, it does not say who wrote the message.
+Messages are untrusted, and never executed. The reading program can compute the required header, byte for byte, from a
+few numbers in it; messages with another header are not read any further, and allocations are bounded in advance. The
+digest detects damage, it does not authenticate the sender.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 HEADER_BYTES = 1 << 20
-"""The most that a header may have."""
+"""Maximum bytes of a header."""
 
-_ROWS = "rank{}/{}"  # the name of a tensor of rows: its rank and its state
+_ROWS = "rank{}/{}"  # name of a tensor of rows, from its rank and state
 
 T = TypeVar("T")
 
-_DIGITS = 18  # of a number in a header; no sizes have more
+_DIGITS = 18  # maximum digits of a number in a header; no sizes have more
 _CHECKED_AT_ONCE = 1 << 18  # numbers
 _METADATA = "__metadata__"
 
 
 class RowMessageErrors(ErrorKind):
-    HEADER_SIZE = InputError, "{where} has no rows that sscc has saved: its header has {header} of {size} bytes"
-    NO_METADATA = InputError, "{where} has no rows that sscc has saved: its header does not say so"
-    OTHER_FORMAT = InputError, "{where} has no rows that sscc has saved: its format is {format}, expected {ours}"
+    HEADER_SIZE = InputError, "{where} has no rows saved by sscc: its header has {header} of {size} bytes"
+    NO_METADATA = InputError, "{where} has no rows saved by sscc: its header lacks their metadata"
+    OTHER_FORMAT = InputError, "{where} has no rows saved by sscc: its format is {format}, expected {ours}"
     OTHER_VERSION = InputError, "{where} has version {version} of the format {format}, this sscc reads {ours}"
     OTHER_PROGRAM = InputError, "{where} has rows of another program: {name} {theirs} there, {ours} here"
     HEADER_DIFFERS = InputError, "{where} is damaged: its header is not the one for {numbers}"
     SIZE_DIFFERS = InputError, "{where} is damaged: it has {size} bytes behind its header, not {expected}"
-    DIGEST_DIFFERS = InputError, "{where} is damaged: its contents have another sha256 than its header says"
+    DIGEST_DIFFERS = InputError, "{where} is damaged: the sha256 of its contents is not the one in its header"
     NUMBER_OUT_OF_RANGE = InputError, "{where} is damaged: its {name} is {text}, expected {low} to {high}"
-    TOKENS_NOT_ASCENDING = InputError, "{where} is malformed: its tokens' positions do not ascend"
+    TOKENS_NOT_ASCENDING = InputError, "{where} is malformed: its tokens' positions are not ascending"
     VALUE_OUT_OF_RANGE = InputError, "{where} is malformed: {name} has {value}, expected {low} to {high}"
     NOT_FINITE = InputError, "{where} is malformed: {name} has numbers that are not finite"
 
@@ -67,12 +67,13 @@ Parts = Sequence[Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Opened:
-    """A message whose header was read.
+    """A message whose header has been read.
 
     Attributes:
-        where: the place that it comes from, for errors.
-        view: the whole message; size: bytes of its header.
-        fields: the metadata of the header.
+        where: source of the message, for errors.
+        view: the whole message.
+        size: bytes of its header.
+        fields: metadata of the header.
     """
 
     where: str
@@ -92,8 +93,10 @@ class RowMessages:
     """A format of messages of one program.
 
     Args:
-        format, version: of the messages.
-        signature: of the program; identity: of the program and its weights; ranks: that run it.
+        format, version: identify the format.
+        signature: signature of the program.
+        identity: identity of the program and its weights.
+        ranks: number of its ranks.
     """
 
     def __init__(
@@ -103,10 +106,10 @@ class RowMessages:
         self._facts = _facts(signature, identity, ranks)
 
     def pieces(self, arrays: Mapping[str, Array], numbers: Mapping[str, str]) -> list[memoryview]:
-        """Return the bytes of a message, to be written one after another. Nothing is copied but the header.
+        """Return the bytes of a message, to be written one after another. Only the header is copied.
 
         Args:
-            numbers: the metadata from which a reader knows shapes and dtypes.
+            numbers: metadata from which a reader computes shapes and dtypes.
         """
         specs = {name: TensorSpec.of(array) for name, array in arrays.items()}
         data, digest = [tensor_bytes(arrays[name]) for name in file_order(specs)], hashlib.sha256()
@@ -120,14 +123,14 @@ class RowMessages:
         return tensors_header(file_order(specs), specs, {**kind, **self._facts, **numbers, "digest": digest})
 
     def opened(self, data: ReadableBuffer, where: str, numbers: tuple[str, ...]) -> Opened:
-        """Read the header of a message as far as it says whose it is.
+        """Read the header of a message as far as it identifies the program.
 
         Args:
-            where: the place that the bytes come from, for errors.
-            numbers: the names of the metadata from which shapes and dtypes are known.
+            where: source of the bytes, for errors.
+            numbers: names of the metadata from which shapes and dtypes are computed.
 
         Raises:
-            InputError: no message, another format or version, or another program.
+            InputError: not a message, another format or version, or another program.
         """
         view = memoryview(data).cast("B")
         size = int.from_bytes(view[:8], "little") + 8
@@ -151,14 +154,14 @@ class RowMessages:
         return Opened(where, view, size, texts)
 
     def arrays(self, opened: Opened, specs: Specs, numbers: Mapping[str, str]) -> dict[str, Array]:
-        """Return the tensors of a message, views of its bytes. What is checked to be in range is copied, since a file
-        that is mapped may change.
+        """Return the tensors of a message, views of its bytes. Tensors whose range is checked are copied, since a
+        mapped file may change.
 
         Args:
-            specs: that the numbers say.
+            specs: specs that follow from the numbers.
 
         Raises:
-            InputError: another header than that of these, or other contents than the header says.
+            InputError: the header is not that of these specs, or the contents do not match the header.
         """
         where, view, size = opened.where, opened.view, opened.size
         digest = opened.fields["digest"]
@@ -196,7 +199,7 @@ def check_tokens(tokens: Array, positions: Array, signature: Signature, where: s
     """Check the tokens [n] i64 of a prompt and their positions [n] i64 in the text.
 
     Raises:
-        InputError: a token or a position that there is not, or positions that do not ascend.
+        InputError: an invalid token or position, or positions that are not ascending.
     """
     check_range(tokens, 0, signature.vocab_size - 1, "tokens", where)
     check_range(positions, 0, signature.geometry.max_context - 1, "positions", where)
@@ -212,12 +215,12 @@ def check_range(values: Array, low: int, high: int, name: str, where: str) -> No
 
 
 def by_rank(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Return what every rank has of its states, by the names of tensors in a message."""
+    """Return every rank's states, by the names of tensors in a message."""
     return {_ROWS.format(rank, name): of_state for rank, part in enumerate(parts) for name, of_state in part.items()}
 
 
 def parts_of(arrays: Mapping[str, Array], layout: Sequence[Mapping[str, TensorSpec]]) -> tuple[dict[str, Array], ...]:
-    """Return the rows of every rank among the tensors of a message: the inverse of `by_rank`.
+    """Return the rows of every rank from the tensors of a message: the inverse of `by_rank`.
 
     Args:
         layout: shapes and dtypes of every rank's states.
@@ -235,7 +238,7 @@ def check_finite(rows: Array, name: str, where: str) -> None:
     """Check in little memory that a floating-point tensor has only finite numbers.
 
     Raises:
-        InputError: it has a NaN or an infinite number, with which others would compute.
+        InputError: it has a NaN or an infinity, which would spread to other slots' results.
     """
     if rows.dtype.kind in "biu":
         return

@@ -1,29 +1,29 @@
-"""Picks the next token from logits, by penalties, temperature, cuts and a draw that a seed makes reproducible.
+"""Sampling of the next token from logits, by penalties, temperature, truncation and a draw that is reproducible by a
+seed.
 
-Let x[0 .. V) be the logits of a slot, in f32. The next token is made of them in this order:
+Let x[0 .. V) be the logits of a slot, in f32. The next token is computed in this order:
 
-1.  Penalties. A token of the prompt or picked before gets x / repetition_penalty where x > 0, else
-    x * repetition_penalty; one that was picked n > 0 times then n * frequency_penalty + presence_penalty less.
-    In f64, rounded to f32 once.
-2.  Logit bias. The addend of a token is added, in f64, rounded to f32. What leaves f32 in 1 or 2 becomes the largest
-    f32 of its sign; minus infinity stays.
-3.  Constraint. A token that a constrained slot may not pick gets minus infinity. Where every token that it may pick
-    has that, the first of them is the token, and the uniform number of 8 is not used.
-4.  Temperature. At 0 the first of the largest x is the token, and nothing is drawn. Otherwise a token weighs
-    exp((x - max x) / temperature); the largest x weighs 1, less than 2**-124 counts as 0.
-5.  top_k. The k tokens with the largest x are kept; of equal ones, here and in 6, the first by id.
-6.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the weight of all of them.
-7.  min_p. Of these, those are kept that weigh at least min_p (times the likeliest one's 1).
-8.  A draw. The next uniform number u of the slot picks the first kept token, by id, at which the sum of the weights
-    kept so far exceeds u times the sum of all kept.
+1.  Penalties. A token of the prompt or picked before gets x / repetition_penalty if x > 0, else x * repetition_penalty;
+    a token picked n > 0 times is then lowered by n * frequency_penalty + presence_penalty. In f64, rounded to f32 once.
+2.  Logit bias. The addend of a token is added, in f64, rounded to f32. Results of 1 or 2 beyond the range of f32 become
+    the largest f32 of their sign; minus infinity stays.
+3.  Constraint. A token that a constrained slot may not pick gets minus infinity. If every allowed token has minus
+    infinity, the first allowed one is picked, and the uniform number of 8 is not used.
+4.  Temperature. At 0 the first of the largest x is picked, without a draw. Otherwise the weight of a token is
+    exp((x - max x) / temperature); the largest x has weight 1, and weights below 2**-124 count as 0.
+5.  top_k. The k tokens with the largest x are kept; ties, here and in 6, by lower id.
+6.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the total weight.
+7.  min_p. Of these, those with a weight of at least min_p (relative to the most likely one's 1) are kept.
+8.  Draw. The next uniform number u of the slot picks the first kept token, by id, at which the cumulative weight
+    exceeds u times the total weight of the kept ones.
 
 Uniform number i of a seed is ``numpy.random.Generator(numpy.random.Philox(key=seed)).random(i + 1)[i]``: of
-Philox4x64-10, a function of the seed and i alone. A slot takes one per token, from 0 on, so a sequence gets the same
-tokens in any slot, alone or in company.
+Philox4x64-10, a function of the seed and i alone. A slot uses one per token, from 0 on, so a sequence gets the same
+tokens in any slot, alone or together with others.
 
 Weights are computed in f32, to 4e-7 of each (and 2e-7 more per unit of (max x - x) / temperature), and summed up to
-some 1e-6 of a sum: what misses a boundary by no more may fall to its other side. The same logits give the same tokens
-on every machine.
+some 1e-6 of a sum: a token closer than this to a boundary may fall on its other side. The same logits give the same
+tokens on every machine.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class SamplerErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probability of a picked token under the model: at temperature 1, before penalties and bias.
+    """Probability of a picked token according to the model itself: at temperature 1, before penalties and bias.
 
     Attributes:
-        token: the one that was picked.
-        logprob: the natural logarithm of its probability.
-        top: the likeliest tokens with theirs, falling; of equal ones the first come first. As many as were asked for,
-            fewer where the model rules out the others (a logit of minus infinity).
+        token: the picked token.
+        logprob: natural logarithm of its probability.
+        top: most likely tokens with their log-probabilities, descending, ties by lower id. As many as requested, fewer
+            if the model excludes the others (a logit of minus infinity).
     """
 
     token: int
@@ -83,7 +83,7 @@ class Allowed:
 
     Attributes:
         bits: [B, ceil(V / 32)] u32; bit t % 32 of word t // 32 of a slot's row is that of token t.
-        constrained: [B] bool, the slots whose rows count; the others may pick any token.
+        constrained: [B] bool, slots whose rows apply; the others may pick any token.
     """
 
     bits: Array
@@ -91,22 +91,22 @@ class Allowed:
 
     @classmethod
     def none(cls, slots: int, vocab_size: int) -> Allowed:
-        """Return the bits of that many slots, none of which is constrained."""
+        """Return the bits of `slots` slots, none of which is constrained."""
         return cls(np.zeros((slots, (vocab_size + 31) // 32), np.uint32), np.zeros(slots, np.bool_))
 
 
 class BatchSampler:
-    """Picks the next tokens of several sequences, each in a slot of its own and by a `Sampling` of its own.
+    """Picks the next tokens of several sequences, each in its own slot with its own `Sampling`.
 
-    One call at a time: what comes while another thread picks raises UsageError.
+    One call at a time: a call while another thread picks raises UsageError.
 
     Args:
         slots: B.
         vocab_size: V.
-        team: threads that share the slots of a pick; without, or while they do something else, the calling thread
-            picks alone. The tokens are the same.
+        team: threads that share the slots of a pick. Without them, or while they are busy, the calling thread picks
+            alone. The tokens are the same.
 
-    Raises UsageError where either is below 1.
+    Raises UsageError if either is below 1.
     """
 
     def __init__(self, slots: int, vocab_size: int, team: _native.Team | None = None) -> None:
@@ -114,13 +114,13 @@ class BatchSampler:
         self._native = _native.BatchSampler(slots, vocab_size, team=team)
 
     def start(self, slot: int, sampling: Sampling, prompt: Sequence[int] | Array, logprobs: int | None = None) -> None:
-        """Begins a sequence in a slot, in place of the one there.
+        """Begin a sequence in a slot, replacing the previous one.
 
         Args:
             slot: 0 .. B - 1.
-            sampling: how to pick its tokens.
-            prompt: what the repetition penalty is also for; may be empty.
-            logprobs: how many of the likeliest tokens `logprobs` is to tell per token, at most V; None: nothing at all.
+            sampling: sampling of its tokens.
+            prompt: tokens to which the repetition penalty also applies; may be empty.
+            logprobs: number of most likely tokens that `logprobs` reports per token, at most V; None for no logprobs.
 
         Raises UsageError for a slot, a token or a count out of range.
         """
@@ -135,21 +135,21 @@ class BatchSampler:
         )
 
     def stop(self, slot: int) -> None:
-        """Ends a slot's sequence, if it has one. Raises UsageError for a slot out of range."""
+        """End a slot's sequence, if it has one. Raises UsageError for a slot out of range."""
         self._native.stop(slot)
 
     def pick(self, logits: Array, active: Array, allowed: Allowed | None = None) -> Array:
         """Return the next tokens [B] i64 of the active slots, -1 in place of the others.
 
         Args:
-            logits: [B, V] f32 or bf16, C-contiguous; only the rows of active slots are looked at.
+            logits: [B, V] f32 or bf16, C-contiguous; only the rows of active slots are read.
             active: [B] bool.
-            allowed: the tokens that slots may pick; None: any.
+            allowed: tokens that slots may pick; None for any.
 
         Raises:
             InputError: the largest logit of an active slot is NaN or infinite. Nothing was picked then.
-            UsageError: arrays of another form, an active slot in which no sequence was started, or a constrained one
-                that may pick no token.
+            UsageError: arrays of another form, an active slot without a sequence, or a constrained one that may pick no
+                token.
         """
         bad, tokens = self._pick(logits, active, allowed)
         if bad is not None:
@@ -169,7 +169,7 @@ class BatchSampler:
         return self._native.pick(bits, active, tokens, allowed.bits, allowed.constrained), tokens
 
     def logprobs(self, slot: int) -> TokenLogprobs | None:
-        """Of the slot's last token; None before the first and where the sequence was started without.
+        """Return the log-probabilities of the slot's last token; None before the first, and if they were not requested.
 
         Raises UsageError for a slot out of range.
         """
@@ -181,7 +181,7 @@ _DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 
 
 def _form(array: Array) -> dict[str, Any]:
-    """The fields of an error about an array that does not fit."""
+    """Return the fields of an error about an invalid array."""
     order = "a contiguous" if array.flags.c_contiguous else "a strided"
     return {"order": order, "dtype": array.dtype, "shape": array.shape}
 
@@ -194,8 +194,8 @@ class Sampler:
     """Picks the tokens of one sequence: the same ones as a slot of a `BatchSampler`.
 
     Args:
-        sampling: how to pick.
-        prompt: that of `BatchSampler.start`, checked at the first pick.
+        sampling: sampling of the tokens.
+        prompt: as for `BatchSampler.start`, checked at the first pick.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int] | Array = ()) -> None:
@@ -203,9 +203,9 @@ class Sampler:
         self._batch: BatchSampler | None = None  # made when the vocabulary is known
 
     def pick(self, logits: Array) -> int:
-        """The next token from logits [V] of any floating dtype; V is the same in every call.
+        """Return the next token from logits [V] of any floating dtype; V is the same in every call.
 
-        Raises InputError where the largest is NaN or infinite, UsageError for logits of another shape.
+        Raises InputError if the largest is NaN or infinite, UsageError for logits of another shape.
         """
         if self._batch is None:
             if logits.ndim != 1:

@@ -1,8 +1,8 @@
-"""Prompts for a program, shortened by a draft (`speculative_prefill`) of the same or another tokenizer.
+"""Prompts for a program, shortened by a draft (`speculative_prefill`) with the same or another tokenizer.
 
-Where both have one tokenizer, tokens that are kept stand at their own positions. Where they have two, the draft reads
-the prompt's text in its own tokens; the text of the chunks that it keeps is joined, with a delimiter where something is
-left out, and tokenised anew: that is a prompt of its own, at fresh positions (arXiv 2603.02631).
+With the same tokenizer, kept tokens keep their positions. With different ones, the draft reads the prompt's text in its
+own tokens; the text of the chunks that it keeps is joined, with a delimiter in place of omissions, and tokenised again:
+the result is a new prompt with consecutive positions (arXiv 2603.02631).
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ from sscc.runtime.session.speculative_prefill import (
 from sscc.runtime.text.tokenizer import encode
 
 DELIMITER = "\n...\n"
-"""What stands where text is left out."""
+"""Text in place of omissions."""
 
 
 class ShorteningErrors(ErrorKind):
     NO_TOKENIZER = (
         UsageError,
-        "{without} has no tokenizer, with vocabularies of {draft} (draft) and {program} tokens: a prompt cannot be "
-        "told to both, so compile both with their tokenizers",
+        "{without} has no tokenizer, and the vocabularies of {draft} (draft) and {program} tokens differ: compile "
+        "both with their tokenizers",
     )
     PROMPT_TOO_LONG = (
         UsageError,
-        "the prompt has {length} of the draft's tokens, it reads 1 .. {longest}: compile the draft with a larger "
+        "the prompt has {length} of the draft's tokens, but the draft accepts 1 .. {longest}: compile the draft with "
+        "a larger "
         "--max-context, or shorten the prompt",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredPrompt:
-    """A prompt whose tokens a draft has scored, or was not asked to.
+    """A prompt whose tokens a draft has scored, unless that was unnecessary.
 
     Attributes:
-        tokens: [n] i64, of the program that reads what is left.
-        scores: [m] f32, of the draft's tokens; None where there is one chunk of them, which always stays.
-        begins: of each of the draft's tokens, the character of `text` that it begins with; None where its tokens are
-            those of the program.
-        text: of the prompt, for a draft with another tokenizer.
-        encode: makes the program's tokens of text.
-        delimiter: where text is left out.
+        tokens: [n] i64, tokens of the program that reads the result.
+        scores: [m] f32, for the draft's tokens; None for a single chunk, which always stays.
+        begins: for each of the draft's tokens, the index of its first character in `text`; None if its tokens are those
+            of the program.
+        text: text of the prompt, for a draft with another tokenizer.
+        encode: converts text to the program's tokens.
+        delimiter: text in place of omissions.
     """
 
     tokens: Array
@@ -69,8 +70,8 @@ class ScoredPrompt:
     delimiter: str = DELIMITER
 
     def left(self, keep: float) -> Excerpt | Array:
-        """An excerpt of the prompt's tokens, or the tokens of another text, with this share of the chunks. Raises
-        UsageError for a share that is none."""
+        """Return an excerpt of the prompt's tokens, or the tokens of another text, with this fraction of the chunks.
+        Raises UsageError for an invalid fraction."""
         check_keep(keep)
         if self.scores is None or chunks_kept(len(self.scores), keep) == chunks_kept(len(self.scores), 1):
             return Excerpt.whole(self.tokens)
@@ -85,10 +86,10 @@ class Shortener:
 
     Args:
         draft: scores them.
-        signature, tokenizer: of the program that reads what is left; None: it has no tokenizer.
-        delimiter: where text is left out, of two tokenizers; None: `DELIMITER`.
+        signature, tokenizer: those of the program that reads the result; None without a tokenizer.
+        delimiter: text in place of omissions, for different tokenizers; None for `DELIMITER`.
 
-    Raises UsageError where the draft has other tokens, and either has no tokenizer to translate them.
+    Raises UsageError if the draft has other tokens, and either has no tokenizer for converting them.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Shortener:
         self.same_tokens = self._same_tokens()
 
     def _same_tokens(self) -> bool:
-        """Whether a token is the same text in both programs."""
+        """True if tokens have the same text in both programs."""
         theirs, ours = self._of_draft, self._tokenizer
         if theirs is not None and ours is not None:
             same: bool = theirs.get_vocab() == ours.get_vocab()
@@ -113,33 +114,34 @@ class Shortener:
         raise ShorteningErrors.NO_TOKENIZER(without=without, draft=sizes[0], program=sizes[1])
 
     def shorten(self, prompt: Array, keep: float, text: str | None = None, *, special: bool = True) -> Excerpt | Array:
-        """What is left of a prompt.
+        """Return the shortened prompt.
 
         Args:
             prompt: [n] i64, its tokens.
-            keep: the share of chunks of 32 tokens that are kept, above 0, at most 1.
-            text: that the tokens are of; None: it is made of them.
-            special: whether the tokenizer put special tokens around the text.
+            keep: fraction of chunks of 32 tokens that are kept, above 0, at most 1.
+            text: text of the tokens; None to decode them.
+            special: True if the tokenizer has added special tokens to the text.
 
-        Returns an excerpt of `prompt`, or the tokens of another text. Raises UsageError where the draft cannot read it.
+        Returns an excerpt of `prompt`, or the tokens of another text. Raises UsageError if the draft cannot read it.
         """
         check_keep(keep)
         return self.scored(prompt, text, special=special).left(keep)
 
     def scored(self, prompt: Array, text: str | None = None, *, special: bool = True) -> ScoredPrompt:
-        """A prompt with its scores, of which any share can be kept. Arguments and errors are those of `shorten`."""
+        """Return a prompt with its scores, of which any fraction can be kept. Arguments and errors are those of
+        `shorten`."""
         return result_of(self.scoring(prompt, text, special=special))
 
     def scoring(
         self, prompt: Array, text: str | None = None, *, special: bool = True, steps: int | None = None
     ) -> Generator[None, None, ScoredPrompt]:
-        """The same in pieces of so many chunk steps of the draft (`Draft.scoring`)."""
+        """Do the same in pieces of `steps` chunk steps of the draft (`Draft.scoring`)."""
         if self.same_tokens:
             if chunks_kept(len(prompt), 1) < 2:
                 return ScoredPrompt(prompt)
             self._check_length(len(prompt))
             return ScoredPrompt(prompt, (yield from self.draft.scoring(prompt, steps)))
-        assert self._tokenizer is not None  # else their tokens would not differ
+        assert self._tokenizer is not None  # otherwise their tokens would not differ
         assert self._of_draft is not None
         if text is None:
             text = self._tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
@@ -159,11 +161,11 @@ class Shortener:
 
 
 def joined(text: str, begins: list[int], chunks: Array, delimiter: str) -> str:
-    """The text of some chunks of tokens.
+    """Return the text of some chunks of tokens.
 
     Args:
-        begins: of every token, the character of the text that it begins with.
-        chunks: numbers of those that are kept, ascending.
+        begins: for every token, the index of its first character in the text.
+        chunks: numbers of the kept chunks, ascending.
     """
     edges = [*np.maximum.accumulate(begins)[::CHUNK].tolist(), len(text)]
     edges[0] = 0
@@ -172,7 +174,7 @@ def joined(text: str, begins: list[int], chunks: Array, delimiter: str) -> str:
 
 
 def tokenizer_of(session: Session) -> Tokenizer | None:
-    """The tokenizer of a session's artifact; None where it has none."""
+    """Return the tokenizer of a session's artifact; None if it has none."""
     try:
         return session.tokenizer
     except InputError:

@@ -1,10 +1,10 @@
 """A prompt's slot as bytes, one of the `RowMessages`.
 
-It holds what `Session.snapshot` copies of a slot after its prompt, of every rank that runs the program; the prompt's
-tokens; and the logits that follow it. So decoding goes on from it with any sampling, bit for bit as where the prompt
-was prefilled. The length of the prompt alone tells the header. Positions, by which rows are fetched, are checked to be
-ones that the prompt has, and rows, scales and logits to be numbers: whoever computed a NaN would make others answer
-with it.
+It holds everything that `Session.snapshot` copies of a slot after its prompt, from every rank that runs the program;
+the prompt's tokens; and the logits behind it. So decoding can continue from it with any sampling, bit for bit as in the
+process that prefilled the prompt. The header follows from the length of the prompt alone. Positions, by which rows are
+fetched, are checked to be those of the prompt, and rows, scales and logits to be finite: a NaN would spread to results
+of others.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sscc-slot", 2
 
 TOKENS, POSITIONS, LOGITS, SELECTED = "tokens", "positions", "logits", "selected/{}"
-"""The names of tensors beside the rows: the tokens of a prompt that were prefilled [n] i64, their positions in the text
-[n] i64, logits [V] f32 after the last one, and of each group of layers the positions that its prompt selected, where no
-state has them."""
+"""Names of tensors besides the rows: the prefilled tokens of a prompt [n] i64, their positions in the text [n] i64,
+logits [V] f32 after the last one, and for each group of layers the positions that its prompt selected, if no state has
+them."""
 
 
 class SlotMessageErrors(ErrorKind):
-    DTYPE_OF_LOGITS = UsageError, "a slot whose logits are {dtype} has no message, only one of float32 has"
-    POSITIONS_NOT_ASCENDING = InputError, "{where} is malformed: {name} has positions that do not ascend"
-    NOT_PLACES = InputError, "{where} is malformed: {name} names a place twice, or one that there is not"
+    DTYPE_OF_LOGITS = UsageError, "a slot with logits of {dtype} cannot be a message: they must be float32"
+    POSITIONS_NOT_ASCENDING = InputError, "{where} is malformed: {name} has positions that are not ascending"
+    NOT_PLACES = InputError, "{where} is malformed: {name} has a duplicate or invalid place"
     NO_LIKELIEST = InputError, "{where} is malformed: the largest of its logits is {largest}"
 
 
 @dataclass(frozen=True, eq=False)
 class SlotMessage:
-    """What a slot holds after a prompt, out of any session. Its arrays may be views of a file or of what was received.
+    """The contents of a slot after a prompt, outside of a session. Its arrays may be views of a file or of received
+    bytes.
 
     Attributes:
-        tokens: of the prompt that were prefilled, n of them.
+        tokens: prefilled tokens of the prompt, n of them.
         logits: [V] f32, after its last token.
-        slot: the slot that it was in; where ranks have slots of their own, theirs are told by it.
-        parts: of every rank, states by name.
-        selected: positions by the name of their group, of a program of one rank (`Session.kept`).
+        slot: its slot; if ranks divide the slots, it determines theirs.
+        parts: states by name, for every rank.
+        selected: positions by the name of their group, for a program of one rank (`Session.kept`).
     """
 
     tokens: Excerpt
@@ -68,24 +69,24 @@ class SlotMessage:
     selected: Mapping[str, Array] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays, by the names that tensors have in the format."""
+        """Return all arrays, by the names of tensors in the format."""
         chosen = {SELECTED.format(name): positions for name, positions in self.selected.items()}
         tokens, positions = self.tokens.tokens, self.tokens.positions
         return {TOKENS: tokens, POSITIONS: positions, LOGITS: self.logits, **by_rank(self.parts), **chosen}
 
 
 Layout = Callable[[int, int], list[dict[str, TensorSpec]]]
-"""Of every rank shape and dtype of the states that it has of a slot, from the length of its prompt and its number."""
+"""Returns shape and dtype of every rank's states of a slot, from the length of its prompt and its number."""
 
 
 class SlotFormat:
     """The messages of one program.
 
     Args:
-        signature: of the program.
-        identity: of the program and its weights.
-        layout: what ranks have of a slot.
-        remembers: whether messages have the positions that prompts selected (`SlotMessage.selected`).
+        signature: signature of the program.
+        identity: identity of the program and its weights.
+        layout: states of a slot on every rank.
+        remembers: True if messages have the positions that prompts selected (`SlotMessage.selected`).
     """
 
     def __init__(self, signature: Signature, identity: ProgramIdentity, layout: Layout, *, remembers: bool) -> None:
@@ -103,36 +104,35 @@ class SlotFormat:
     # -- writing
 
     def pieces(self, message: SlotMessage) -> list[memoryview]:
-        """The bytes of a message, to be written one after another. Nothing is copied but the header.
+        """Return the bytes of a message, to be written one after another. Only the header is copied.
 
-        Raises UsageError for logits in double precision, which only the reference interpreter makes.
+        Raises UsageError for logits in double precision, which only the reference interpreter computes.
         """
         if message.logits.dtype != np.float32:
             raise SlotMessageErrors.DTYPE_OF_LOGITS(dtype=message.logits.dtype)
         return self._messages.pieces(message.arrays(), _numbers(len(message.tokens), message.slot))
 
     def nbytes(self, length: int) -> int:
-        """Bytes of the message of a slot after a prompt of so many tokens; a header's digits leave them as they are,
-        up to its padding."""
+        """Return the bytes of the message of a slot after a prompt of `length` tokens. Padding makes them independent
+        of the digits in the header."""
         specs = self._specs(length, 0)
         header = self._messages.header(specs, _numbers(length, 0), "0" * 64)
         return len(header) + sum(spec.nbytes for spec in specs.values())
 
     def most(self, length: int) -> int:
-        """No message of a prompt of so many tokens has more bytes than this."""
+        """Return the maximum bytes of a message for a prompt of `length` tokens."""
         return HEADER_BYTES + sum(spec.nbytes for spec in self._specs(length, 0).values())
 
     # -- reading
 
     def read(self, data: ReadableBuffer, where: str) -> SlotMessage:
-        """The message that bytes are. Its rows are views of them, which are not copied.
+        """Return the message in bytes. Its rows are views, not copies.
 
         Args:
-            where: what to call the place that they come from.
+            where: source of the bytes, for errors.
 
-        Raises InputError naming what is wrong: no message, another version, a slot of other weights, another program,
-        geometry or number of ranks, a damaged one, one with positions that its prompt does not have, and one with
-        numbers that are not finite.
+        Raises InputError naming the fault: not a message, another version, other weights, another program, geometry or
+        number of ranks, damage, positions that its prompt does not have, or numbers that are not finite.
         """
         opened = self._messages.opened(data, where, ("length", "slot"))
         length = opened.number("length", 1, self._signature.geometry.max_context)
@@ -148,8 +148,7 @@ class SlotFormat:
         return SlotMessage(Excerpt(arrays[TOKENS], arrays[POSITIONS]), arrays[LOGITS], slot, parts, chosen)
 
     def _check(self, message: SlotMessage, where: str) -> None:
-        """Raise InputError for a token, a position or a place that there is not, and for a number that is not
-        finite."""
+        """Raise InputError for an invalid token, position or place, and for a number that is not finite."""
         length = len(message.tokens)
         check_tokens(message.tokens.tokens, message.tokens.positions, self._signature, where)
         for name, positions in message.selected.items():
@@ -157,7 +156,7 @@ class SlotFormat:
         for _, state in self._signature.states:
             for part in message.parts:
                 _check_positions(state, part, length, where)
-        largest = float(message.logits.max())  # a token may be ruled out by minus infinity
+        largest = float(message.logits.max())  # tokens may be excluded by minus infinity
         if not np.isfinite(largest):
             raise SlotMessageErrors.NO_LIKELIEST(where=where, largest=largest)
         check_parts(message.parts, where)
@@ -186,10 +185,10 @@ def _numbers(length: int, slot: int) -> dict[str, str]:
 
 
 def _check_positions(state: LayerState, part: Mapping[str, Array], length: int, where: str) -> None:
-    """Raise InputError for a number that a tensor of a state cannot hold after a prompt of `length` tokens.
+    """Raise InputError for a number that a state tensor cannot hold after a prompt of `length` tokens.
 
     Args:
-        part: of the state, as one rank has it (`KeptRows`).
+        part: one rank's part of the state (`KeptRows`).
     """
     for tensor in state.tensors():
         values = part.get(state.name_of(tensor))

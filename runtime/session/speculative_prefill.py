@@ -1,20 +1,20 @@
-"""Speculative prefill (arXiv 2502.02789): a small program, the draft, reads a prompt, and a large one only the part
-of it that the draft's next tokens look at.
+"""Speculative prefill (arXiv 2502.02789): a small program, the draft, reads a prompt, and a large one reads only the
+part to which the draft's next tokens attend.
 
-The draft reads the prompt and writes a few tokens. Their queries, and that of the prompt's last token, score it::
+The draft reads the prompt and generates a few tokens. Their queries, and that of the prompt's last token, score it::
 
     S[l,h,i,t] = softmax over t < n of Q[l,h,i] . K[l,t] * scale     i: at most 8 queries; all in f32
     s[i,t]     = max over layers l and heads h of the mean of S[l,h,i] over t - 6 .. t + 6, zeros beyond the prompt
     s[t]       = mean over i
     c[j]       = mean of s over the j-th 32 tokens
 
-Of J chunks the ceil(keep * J) best are kept, earlier ones first among equals, and always the last one: what is to
-follow follows the prompt's last token. Tokens that are kept keep their positions (`sscc.runtime.session.excerpt`).
+Of J chunks the ceil(keep * J) best are kept, ties to the earlier, and always the last one: the continuation follows the
+prompt's last token. Kept tokens keep their positions (`sscc.runtime.session.excerpt`).
 
-Queries of a decode step are in no state. So the draft reads the prompt a second time, with its own next tokens behind
-it: the last queries of a prompt are kept, for each layer as it is done, and its keys are there then. A draft that keeps
-the rows of prompts (`--kv-rows indexed`) goes on from them and reads the last chunk again; others read everything
-twice, and where fewer queries are kept than score (`--kv-obs`), more often.
+Queries of a decode step are not kept in a state. So the draft reads the prompt a second time, followed by its own next
+tokens: the last queries of a prompt are kept for each layer when it is done, together with its keys. A draft that keeps
+the rows of prompts (`--kv-rows indexed`) continues from them and reads only the last chunk again; others read
+everything twice, or more often if fewer queries are kept than score (`--kv-obs`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sscc.runtime.session.kept_rows import Copy
 from sscc.runtime.session.session import Session
 
 LOOK_AHEAD, POOL, CHUNK = 8, 13, 32
-"""Queries that score, the width of pooling, and tokens that are kept or left out together, as published."""
+"""Number of queries that score, width of pooling, and tokens of a chunk, as published."""
 
 SLOT = 0
 
@@ -43,29 +43,31 @@ T = TypeVar("T")
 class DraftErrors(ErrorKind):
     SELECTS_NO_ROWS = (
         UsageError,
-        "a draft keeps the last queries of a prompt to score it by, and this one selects no rows by them: compile it "
+        "a draft scores a prompt by its last queries, but this program selects no rows by them: compile it "
         "without --kv-policy query and with --kv-topk above 0, best with --kv-rows indexed",
     )
     LATENT_ROWS = (
         UsageError,
-        "layer {layer} of the draft keeps latent rows, which are no keys: use a draft whose heads have keys of their "
-        "own",
+        "layer {layer} of the draft keeps latent rows instead of keys: use a draft whose heads have separate keys",
     )
     NOT_A_SHARE = UsageError, "keep is {keep:g}, it must be above 0 and at most 1"
     SEVERAL_RANKS = (
         UsageError,
-        "a draft is a program of one rank, and this one has several: compile it without --tp",
+        "a draft must be a program of one rank, but this one has several: compile it without --tp",
     )
-    SCALES_DIFFER = InputError, "the draft's layers scale their scores in {ways} ways, and one is expected"
+    SCALES_DIFFER = (
+        InputError,
+        "the draft's layers scale their scores in {ways} different ways, but must all do it equally",
+    )
 
 
 class Draft:
-    """A program that says which part of a prompt matters.
+    """A program that determines the important parts of a prompt.
 
     Args:
-        session: nobody else may use it while a prompt is scored; what its first slot holds is given up.
+        session: session for the draft alone while a prompt is scored; the contents of its first slot are discarded.
 
-    Raises UsageError for a program whose layers do not keep what scores a prompt.
+    Raises UsageError for a program whose layers do not keep the queries that score a prompt.
     """
 
     def __init__(self, session: Session) -> None:
@@ -85,24 +87,24 @@ class Draft:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt that it scores."""
+        """Length of the longest prompt that it scores, in tokens."""
         return self.session.signature.geometry.max_context
 
     @property
     def steps_of_a_chunk(self) -> int:
-        """Chunk steps that one chunk of a prompt takes through all layers."""
+        """Chunk steps of one chunk of a prompt through all layers."""
         return self.session.signature.prefill_steps(1)
 
     def scores(self, prompt: Array) -> Array:
-        """How much the draft's next tokens look at each token of a prompt [n] i64: [n] f32.
+        """Return the attention of the draft's next tokens to each token of a prompt [n] i64: [n] f32.
 
         Raises UsageError for a prompt that the draft cannot read.
         """
         return result_of(self.scoring(prompt))
 
     def scoring(self, prompt: Array, steps: int | None = None) -> Generator[None, None, Array]:
-        """The same in pieces: each `next` does about `steps` chunk steps, or a decode step; None: as many as there
-        are."""
+        """Do the same in pieces: each `next` executes about `steps` chunk steps, or a decode step; None for all chunk
+        steps."""
         session = self.session
         try:
             fill = self._empty_chunks(len(prompt))
@@ -117,11 +119,11 @@ class Draft:
             session.release(SLOT)
 
     def _empty_chunks(self, length: int) -> dict[int, Copy]:
-        """Memory for the chunks of a prompt that need not be read again."""
+        """Return memory for the chunks of a prompt that need not be read again."""
         return {chunk: self.session.empty_chunk() for chunk in range(self.session.reusable_chunks(length))}
 
     def _look_ahead(self, length: int) -> Generator[None, None, list[int]]:
-        """The tokens that follow the prompt, but for the last one, whose query does not count."""
+        """Return the tokens that follow the prompt, except the last one, whose query is not used."""
         session, ends = self.session, self.session.signature.eos_token_ids
         logits = session.prefill_logits
         ahead: list[int] = []
@@ -138,8 +140,8 @@ class Draft:
     def _scored(
         self, text: Array, length: int, fill: Mapping[int, Copy], steps: int | None
     ) -> Generator[None, None, Array]:
-        """Reads a prompt of `length` tokens with those that follow it, and scores it by the queries of these: by as
-        many at a time as a layer keeps."""
+        """Read a prompt of `length` tokens with those that follow it, and score it by their queries: by as many at a
+        time as a layer keeps."""
         queries = len(text) - length + 1
         window = min(group.geometry.obs for group, _ in self._groups.values())
         best = np.zeros((queries, length), np.float32)
@@ -160,12 +162,12 @@ class Draft:
         return mean
 
     def _layers(self, text: Array, prefix: list[Copy], steps: int | None) -> Iterator[tuple[int, int]]:
-        """Prefills, and stops after so many chunks of a layer: with its number after its last one, else -1, and with
-        how many chunk steps it took."""
+        """Prefill, and yield after every `steps` chunks of a layer: the layer's number after its last chunk, else -1,
+        with the number of chunk steps."""
         signature = self.session.signature
         chunks = signature.chunks(len(text)) - len(prefix)
         self.session.start_prefill(SLOT, text, prefix)
-        for phase in range(signature.layers + 1):  # the embedding first; the head has nothing to say
+        for phase in range(signature.layers + 1):  # the embedding first; the head is not needed
             for first in range(0, chunks, steps or chunks):
                 taken = min(steps or chunks, chunks - first)
                 self.session.step_prefill(taken)
@@ -173,7 +175,7 @@ class Draft:
         self.session.abandon_prefill()
 
     def _layer_scores(self, group: LayerGroup, index: int, queries: int, read: int, length: int) -> Array:
-        """The best scores of a layer's heads [queries, length] f32, after a prefill of `read` tokens."""
+        """Return the best scores of a layer's heads [queries, length] f32, after a prefill of `read` tokens."""
         tensor, plan, g = self.session.interpreter.device_tensor, self.session.signature.plan, group.geometry
         observed = tensor(plan.scratch(group).state("observed"))[0]
         last = min(g.obs, read)
@@ -197,42 +199,42 @@ class Draft:
 
 
 def kept_chunks(scores: Array, keep: float) -> Array:
-    """The numbers of the chunks of a prompt that are kept, ascending: [k] i64.
+    """Return the numbers of the kept chunks of a prompt, ascending: [k] i64.
 
     Args:
-        scores: [n] f32, of the prompt's tokens.
-        keep: the share of chunks, above 0, at most 1.
+        scores: [n] f32, scores of the prompt's tokens.
+        keep: fraction of chunks, above 0, at most 1.
     """
     begins = np.arange(0, len(scores), CHUNK)
     sizes = np.diff(np.append(begins, len(scores)))
     means = np.add.reduceat(scores.astype(np.float64), begins) / sizes
-    means[-1] = np.inf  # what is to follow follows the last token
+    means[-1] = np.inf  # the continuation follows the last token
     best = np.argsort(-means, kind="stable")[: chunks_kept(len(scores), keep)]
     chosen: Array = np.sort(best)
     return chosen
 
 
 def chunks_kept(length: int, keep: float) -> int:
-    """How many chunks of a prompt of so many tokens are kept."""
+    """Return the number of kept chunks of a prompt of `length` tokens."""
     return math.ceil(keep * -(-length // CHUNK))
 
 
 def kept_positions(scores: Array, keep: float) -> Array:
-    """The positions of the tokens in the chunks that are kept, ascending: [m] i64. Arguments are those of
-    `kept_chunks`."""
+    """Return the positions of the tokens in the kept chunks, ascending: [m] i64. Arguments are those of `kept_chunks`.
+    """
     positions = (kept_chunks(scores, keep)[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
     inside: Array = positions[positions < len(scores)]
     return inside
 
 
 def check_keep(keep: float) -> None:
-    """Raises UsageError for a share that is none."""
+    """Raise UsageError for an invalid fraction."""
     if not 0 < keep <= 1:
         raise DraftErrors.NOT_A_SHARE(keep=keep)
 
 
 def result_of(work: Generator[None, None, T]) -> T:
-    """What is returned in the end by work in pieces, all of which are done here."""
+    """Run work in pieces to its end, and return its result."""
     while True:
         try:
             next(work)
@@ -242,7 +244,7 @@ def result_of(work: Generator[None, None, T]) -> T:
 
 
 def _softmax(scores: Array) -> Array:
-    """Over the last axis, in place."""
+    """Compute the softmax over the last axis, in place."""
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
@@ -250,7 +252,7 @@ def _softmax(scores: Array) -> Array:
 
 
 def _pooled(shares: Array) -> Array:
-    """The mean of `POOL` neighbours along the last axis, zeros beyond the ends: f32."""
+    """Return the mean of `POOL` neighbours along the last axis, with zeros beyond the ends: f32."""
     half = POOL // 2
     sums = np.cumsum(shares, axis=-1, dtype=np.float64)
     ends = np.minimum(np.arange(shares.shape[-1]) + half, shares.shape[-1] - 1)
@@ -261,7 +263,7 @@ def _pooled(shares: Array) -> Array:
 
 
 def _score_settings(session: Session) -> tuple[float, float | None]:
-    """The scale of a program's attention scores, and what caps them. Raises UsageError where layers differ."""
+    """Return the scale of a program's attention scores, and their cap. Raises UsageError if layers differ."""
     program = session.interpreter.program
     if program is None:
         raise DraftErrors.SEVERAL_RANKS()

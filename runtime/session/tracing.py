@@ -1,8 +1,7 @@
-"""Traces of real runs: what the host's thread, the native interpreter's threads and an engine's requests did when.
+"""Traces of real runs: spans of the host's thread, the native interpreter's threads and an engine's requests.
 
-A tracer keeps the latest spans, as many as it has room for; the native core keeps its own, per thread, in memory that
-it has from the start. Where there is no tracer, a call of the interpreter costs one comparison more, and the core one
-that it makes anyway.
+A tracer keeps the latest spans, up to its capacity; the native core keeps its own, per thread, in memory allocated at
+the start. Without a tracer, a call of the interpreter costs one additional comparison, and the core none.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
     from sscc.runtime.backends.interpreter import Interpreter
 
 CAPACITY = 1 << 16
-"""Spans that are kept, of the host and of each thread of the interpreter; those of a request count once."""
+"""Maximum number of kept spans, of the host and of each thread of the interpreter; those of a request count once."""
 THREADS, REQUESTS = 0, 1
 """Numbers of processes in the file."""
 HOST = 0
-"""The track of the thread that calls the interpreter, which is the first of its threads."""
+"""Track of the thread that calls the interpreter, which is the first of its threads."""
 _SAME_CLOCK_NS = 1_000_000
 
 
 @dataclass(frozen=True)
 class RequestSpan:
-    """A request of an engine; times in seconds of `time.perf_counter`, None where it did not come so far."""
+    """A request of an engine; times in seconds of `time.perf_counter`, None for a stage that it did not reach."""
 
     number: int
     submitted: float
@@ -42,10 +41,10 @@ class RequestSpan:
 
 
 class Tracer:
-    """Records what runs until it is stopped.
+    """Records execution until it is stopped.
 
     Args:
-        interpreter: whose stages are traced, where it can; of several ranks those of this process's.
+        interpreter: interpreter whose stages are traced, if it can; with several ranks, those of this process's rank.
         capacity: see `CAPACITY`.
     """
 
@@ -59,39 +58,39 @@ class Tracer:
         self._stages: StageTrace | None = None
         self._stopped = False
         apart = monotonic_ns() - perf_counter_ns()
-        self._apart = apart if abs(apart) > _SAME_CLOCK_NS else 0  # one clock, on most systems
+        self._apart = apart if abs(apart) > _SAME_CLOCK_NS else 0  # the same clock, on most systems
         interpreter.start_trace(capacity)
 
     def span(self, name: str, start: int, end: int, facts: Mapping[str, Any]) -> None:
-        """Something that the host's thread has done, from `start` to `end` in ns of `time.perf_counter_ns`."""
+        """Record an activity of the host's thread, from `start` to `end` in ns of `time.perf_counter_ns`."""
         if not self._stopped:
             self._spans.append((name, start, end, facts))
             self._span_count += 1
 
     def request(self, request: RequestSpan) -> None:
-        """A request that has ended."""
+        """Record a request that has ended."""
         if not self._stopped:
             self._requests.append(request)
             self._request_count += 1
 
     def stop(self) -> None:
-        """Ends the recording; nobody may be calling the interpreter meanwhile. Nothing happens if it has ended."""
+        """End the recording, while no call of the interpreter is running. Without effect if it has ended."""
         if not self._stopped:
             self._stages = self._interpreter.end_trace()
         self._stopped = True
 
     def write(self, path: Path) -> None:
-        """Stops, and writes a file that Perfetto opens; to stdout where `path` is "-". Raises OutputError."""
+        """Stop, and write a file for Perfetto; to stdout for the path "-". Raises OutputError."""
         with trace_file(path) as file:
             self.write_to(file)
 
     def write_to(self, file: BinaryIO) -> None:
-        """Stops, and writes into a file that is open (`sscc.runtime.support.trace_file`)."""
+        """Stop, and write into an open file (`sscc.runtime.support.trace_file`)."""
         self.stop()
         write_events(file, self.events(), self._facts())
 
     def events(self) -> Iterator[Event]:
-        """All that was kept, names first, from the earliest on."""
+        """Yield everything that was kept, names first, in order of time."""
         stages = self._stages or StageTrace([], 1, [], [])
         base = self._base(stages)
         yield from process_name(THREADS, "interpreter")
@@ -109,7 +108,7 @@ class Tracer:
         yield from self._request_events(base)
 
     def _base(self, stages: StageTrace) -> int:
-        """The earliest time that is kept, in ns of the monotonic clock."""
+        """Return the earliest kept time, in ns of the monotonic clock."""
         times = [start + self._apart for _, start, _, _ in self._spans]
         times += [start for _, _, start, _ in stages.events]
         times += [self._ns(request.submitted) for request in self._requests]
@@ -119,7 +118,7 @@ class Tracer:
         return int(seconds * 1e9) + self._apart
 
     def _request_events(self, base: int) -> Iterator[Event]:
-        """A nest of asynchronous spans for each request, and how many wait and run."""
+        """Yield a nest of asynchronous spans for each request, and the numbers of waiting and running ones."""
         if not self._requests:
             return
         yield from process_name(REQUESTS, "requests")
@@ -153,7 +152,7 @@ class Tracer:
             yield {"ph": "C", "pid": REQUESTS, "tid": 0, "name": "requests", "ts": at, "args": counted}
 
     def _facts(self) -> dict[str, Any]:
-        """What the file says of itself: how much was kept of what there was."""
+        """Return facts for the file: the number of kept events, and of all events."""
         kept = {
             "calls": _of(len(self._spans), self._span_count),
             "requests": _of(len(self._requests), self._request_count),

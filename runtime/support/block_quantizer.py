@@ -1,10 +1,9 @@
-"""Quantization into any weight format by its descriptor: scales by the range of each group, the nearest codes.
+"""Quantization into any weight format by its descriptor: scales from the range of each group, and the nearest codes.
 
-A group without minimums has the scale that maps its element of largest magnitude to the code of largest magnitude; with
-minimums the scale that maps its range, 0 included, to all codes. Scales of two levels share a coarse one per block, the
-largest scale over the largest fine scale. Floats without a scale are rounded. llama.cpp searches for scales with a
-smaller error; the formula here is the plain one, for weights that change after they were quantized (another checkpoint,
-an adapter).
+Without minimums, a group's scale maps its element of largest magnitude to the code of largest magnitude; with minimums,
+its scale maps its range, 0 included, to all codes. Scales of two levels share a coarse one per block, the largest scale
+over the largest fine scale. Floats without a scale are rounded. llama.cpp searches for scales with a smaller error; the
+formula here is the plain one, for weights that change after they were quantized (another checkpoint, an adapter).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FLOATS = {
     "f32": np.dtype(np.float32),
 }
 LARGEST = {kind: float(ml_dtypes.finfo(dtype).max) for kind, dtype in FLOATS.items()}
-"""The largest finite number of each kind."""
+"""Largest finite number of each kind."""
 _DIGIT_WEIGHTS = (81, 27, 9, 3, 1)
 
 
@@ -88,7 +87,7 @@ def _nearest(codes: Field, numbers: Array, low: int, high: int) -> Array:
 
 
 def _write_factors(raw: dict[str, Array], f: WeightFormat, fields: Sequence[Field], wanted: Array) -> Array:
-    """Write scales or minimums [rows, blocks, groups] near the wanted ones. Return the ones that are stored, f32."""
+    """Write scales or minimums [rows, blocks, groups] close to the wanted ones. Return the stored ones, f32."""
     coarse, *finer = fields
     if not finer and coarse.is_float:
         return _write_floats(raw, f, coarse, wanted)

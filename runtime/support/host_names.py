@@ -1,4 +1,4 @@
-"""Names of hosts as HTTP headers and options have them."""
+"""Names of hosts in HTTP headers and options."""
 
 from __future__ import annotations
 

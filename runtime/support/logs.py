@@ -1,4 +1,5 @@
-"""Lines of logs that may hold text of clients: each is printable, so no client writes to an operator's terminal."""
+"""Log lines that may contain text of clients: they are made printable, so that no client can control an operator's
+terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import traceback
 from sscc.ir.errors import printable
 
 LONGEST_WORD = 200
-"""Characters of one text of a client in a line of a log."""
+"""Maximum number of characters of a client's text in a log line."""
 
 
 def logged(text: object) -> str:
@@ -18,7 +19,7 @@ def logged(text: object) -> str:
 
 
 def log_exception(log: logging.Logger, words: str, error: BaseException) -> None:
-    """Log at level ERROR what failed, and the traceback of `error` below it.
+    """Log a failure at level ERROR, followed by the traceback of `error`.
 
     Args:
         words: the first line.

@@ -14,11 +14,14 @@ from sscc.runtime.support.scalars import ScalarArithmeticErrors
 
 class NativeErrors(ErrorKind):
     # The core: plans, memory, calls.
-    CORE_BUSY = UsageError, "the native core is running an entry, and takes one call at a time"
+    CORE_BUSY = UsageError, "the native core is running an entry, and accepts one call at a time"
     PLAN_MALFORMED = InputError, "the plan is malformed: {place}: {reason}"
-    FUNCTION_COUNT = InputError, "the plan names {functions} functions, but there are addresses of {addresses}"
+    FUNCTION_COUNT = InputError, "the plan names {functions} functions, but {addresses} addresses were passed"
     NO_ADDRESS = InputError, "the function {function!r} of the plan has no address"
-    REGION_NOT_EXTERNAL = InputError, "memory was passed for region {region!r}, which is not external or has it already"
+    REGION_NOT_EXTERNAL = (
+        InputError,
+        "memory was passed for region {region!r}, which is not external or already has memory",
+    )
     REGION_BYTES = InputError, "region {region!r} was passed {bytes} bytes of memory, but the plan needs {needed}"
     REGION_MISSING = InputError, "no memory was passed for the external region {region!r}"
     REGION_IS_EXTERNAL = InputError, "region {region!r} is external and cannot be zeroed"
@@ -27,16 +30,16 @@ class NativeErrors(ErrorKind):
         "the plan has windows of {windows} bytes in all and of {window} bytes for each rank, which does not fit "
         "{ranks} ranks",
     )
-    NO_WINDOWS = InputError, "the plan is for one of several ranks, and no windows of the ranks were passed"
+    NO_WINDOWS = InputError, "the plan is for one of several ranks, but no windows of the ranks were passed"
     NO_ENTRY = InputError, "the plan has no entry {entry!r}"
     NO_REGION = InputError, "the plan has no region {region!r}"
     NO_STAGE = InputError, "the plan has no stage {stage!r}"
     NO_THREAD = InputError, "thread {thread} does not exist, the core has {threads} threads"
-    SCALAR_COUNT = InputError, "entry {entry!r} takes {inputs} scalars, not {scalars}"
-    INDEX_OUT_OF_RANGE = InputError, "stage {stage!r}: an index that a tensor holds is out of range"
+    SCALAR_COUNT = InputError, "entry {entry!r} takes {inputs} scalars, but {scalars} were passed"
+    INDEX_OUT_OF_RANGE = InputError, "stage {stage!r}: an index in a tensor is out of range"
     OUT_OF_REGION = (
         InputError,
-        "stage {stage!r}: argument {argument} of {bytes} bytes leaves region {region!r} of {region_bytes} bytes",
+        "stage {stage!r}: argument {argument} of {bytes} bytes exceeds region {region!r} of {region_bytes} bytes",
     )
     HOOK_WITHOUT_STAGES = InputError, "a hook needs at least one stage"
     # Threads and ranks.
@@ -62,7 +65,7 @@ class NativeErrors(ErrorKind):
     )
     BIAS_TOKEN = UsageError, "token {token} of the logit bias is outside the vocabulary 0 .. {last}"
     LOGPROBS = UsageError, "logprobs is {logprobs}, but must be between 0 and the vocabulary's {vocabulary}"
-    NOTHING_ALLOWED = UsageError, "slot {slot} is constrained to no token at all"
+    NOTHING_ALLOWED = UsageError, "the constraint of slot {slot} allows no token"
     LOGITS_NOT_FINITE = InputError, "the largest logit is not finite"
     PANEL_SHAPES = UsageError, "arrays and tables of quantized panels do not fit together"
     TOKEN_TABLE_SHAPES = UsageError, "the shapes of the arrays do not fit the slots of the table of tokens"

@@ -1,9 +1,9 @@
 """Quantized weights: numbers from stored fields, and codes, scales and zero points from numbers.
 
-`dequantize` executes the formula of `sscc.ir.weight_formats.weight_format` for every format. The formats of checkpoints
-are made by `block_quantizer`, those of groups here. A weight W [N, K] is cut along K, the axis that a
-product sums over, into groups of `group` elements. A group has one scale s and a code c of `bits` bits per element,
-from -h to h - 1 with h = 2^(bits - 1):
+`dequantize` executes the formula of `sscc.ir.weight_formats.weight_format` for every format. `block_quantizer`
+quantizes into the formats of checkpoints, this module into those of groups. A weight W [N, K] is cut along K, the axis
+that a product sums over, into groups of `group` elements. A group has one scale s and a code c of `bits` bits per
+element, from -h to h - 1 with h = 2^(bits - 1):
 
     symmetric        m = the largest element by magnitude   s = bf16(-m / h)             c = round(w / s)
     with zero point  lo = min(w, 0), hi = max(w, 0)         s = bf16((hi - lo) / (2h - 1))
@@ -15,10 +15,9 @@ from -h to h - 1 with h = 2^(bits - 1):
 
 Codes and zero points are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no
 element lies more than h steps from zero), and codes are computed with the rounded scale. The format's dtype of scales,
-f16 or f32, may take the place of bf16. An element is at most one step, |s|, from the number that it becomes; half a
-step, unless its code was clamped. The element of largest magnitude has the code -h: that uses all 2^bits codes, and the
-scale has the sign that this needs. Of two elements of that magnitude, m is the negative one. Zero stays zero, with a
-minimum within half a step.
+f16 or f32, may replace bf16. The error of an element is at most one step, |s|; half a step, unless its code was
+clamped. The element of largest magnitude has the code -h: this uses all 2^bits codes, and the scale has the required
+sign. If two elements have that magnitude, m is the negative one. Zero stays zero, with a minimum within half a step.
 
 Stored parts, each i8 bytes of [N, ..], and the number in f32 (scales are widened first; each operation rounds):
 
@@ -58,14 +57,14 @@ _POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)
 _NUMBERS_AT_ONCE = 1 << 20
 """Numbers that a thread computes at once."""
 _BLOCK_ELEMENTS = 1 << 22
-"""Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
+"""Elements processed at once. This bounds memory without changing results, because rows are independent."""
 
 
 class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
     NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
-    ORDERED = InputError, "numbers do not say in which order a weight's columns are stored"
+    ORDERED = InputError, "the order of a stored weight's columns does not follow from its numbers"
 
 
 Parts = Mapping[str, Array]
@@ -73,7 +72,7 @@ Parts = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Error:
-    """How far weights are from what they become, squared and summed in f64, so that errors of several can be added."""
+    """Quantization errors of weights, squared and summed in f64, so that those of several weights can be added."""
 
     difference: float = 0.0
     norm: float = 0.0
@@ -101,7 +100,7 @@ def encode(source: Array, encoding: Encoding) -> Array:
 
 
 def quantize(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
-    """Quantize W [.., N, K] of a floating dtype. Raises InputError as `encode` does."""
+    """Return W [.., N, K] of a floating dtype, quantized. Raises InputError as `encode` does."""
     blocks = [parts for _, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format)]
     joined = {name: np.concatenate([block[name] for block in blocks]) for name in weight_format.bytes_of}
     return {name: part.reshape(*weight.shape[:-1], -1) for name, part in joined.items()}
@@ -304,28 +303,29 @@ def _symmetric(grouped: Array, f: GroupFormat) -> Array:
 
 
 def _with_zero_point(grouped: Array, f: GroupFormat) -> tuple[Array, Array]:
-    """Scales and codes of zero, both [N, groups]."""
+    """Return scales and codes of zero, both [N, groups]."""
     low = np.minimum(grouped.min(axis=-1), np.float32(0))
     high = np.maximum(grouped.max(axis=-1), np.float32(0))
     last = np.float32(2 * f.half - 1)
-    scales = _round_away(high / last - low / last, f)  # high - low may be beyond f32
+    scales = _round_away(high / last - low / last, f)  # high - low may exceed the range of f32
     zeros = np.rint(-f.half - low / _steps(scales)[..., 0])
     return scales, np.clip(zeros, -f.half, f.half - 1)
 
 
 def _with_minimum(grouped: Array, f: GroupFormat) -> tuple[Array, Array]:
-    """Scales and minimums, both [N, groups]."""
+    """Return scales and minimums, both [N, groups]."""
     last = np.float32(2 * f.half - 1)
     minimums = _round_away(np.minimum(grouped.min(axis=-1), np.float32(0)), f)  # downwards, being negative
     return _round_away(grouped.max(axis=-1) / last - minimums.astype(np.float32) / last, f), minimums
 
 
 def _round_away(numbers: Array, f: GroupFormat) -> Array:
-    """f32 in the dtype of scales, away from zero. Raises InputError for one that is beyond it."""
+    """Return f32 numbers in the dtype of scales, rounded away from zero. Raises InputError for a number beyond its
+    range."""
     exact = np.ascontiguousarray(numbers + np.float32(0))  # -0 becomes 0
     if f.scales == "f32":
         return exact
-    if f.scales == "bf16":  # the upper half of the bits, and one more where the lower half says something
+    if f.scales == "bf16":  # the upper half of the bits, plus one if the lower half is not 0
         bits = exact.view(np.uint32)
         return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16).view(ml_dtypes.bfloat16)
     with np.errstate(over="ignore"):

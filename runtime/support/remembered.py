@@ -1,4 +1,4 @@
-"""Tables in the user's cache: strings that a check has found right, so that it need not be repeated."""
+"""Tables in the user's cache with the results of successful checks, so that they need not be repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sscc.ir.errors import InputError, OutputError
 from sscc.runtime.support.user_cache import UnsafeCacheError, open_cached, replacing_cached
 
 MOST_BYTES = 2**20
-"""Largest table that is read."""
+"""Maximum bytes of a table that is read."""
 
 _LOGGER = logging.getLogger("sscc")
 
@@ -22,8 +22,8 @@ class Table:
 
     Attributes:
         file: its name in the cache.
-        most: entries that are kept: those that were added last.
-        otherwise: what happens where the table cannot be written, for the log.
+        most: maximum number of entries; the ones added last are kept.
+        otherwise: consequence of a table that cannot be written, for the log.
     """
 
     file: str
@@ -31,10 +31,10 @@ class Table:
     otherwise: str
 
     def read(self) -> dict[str, str]:
-        """Return the entries; {} where there are none, or none that can be read.
+        """Return the entries; {} if there are none, or they cannot be read.
 
         Raises:
-            UnsafeCacheError: somebody else could have written the table.
+            UnsafeCacheError: another user could have written the table.
         """
         try:
             file = open_cached(self.file)
@@ -51,10 +51,10 @@ class Table:
         return entries
 
     def add(self, added: Mapping[str, str]) -> None:
-        """Add entries. One that another process adds at the same time may be lost.
+        """Add entries. An entry that another process adds at the same time may be lost.
 
         Raises:
-            UnsafeCacheError: somebody else could write the table.
+            UnsafeCacheError: another user could write the table.
         """
         entries = {key: value for key, value in self.read().items() if key not in added} | dict(added)
         kept = dict(list(entries.items())[-self.most :])
@@ -62,4 +62,4 @@ class Table:
             with replacing_cached(self.file) as file:
                 file.write(json.dumps(kept, indent=0).encode())
         except OutputError as error:
-            _LOGGER.info(f"{self.otherwise}, because that cannot be remembered: {error}")
+            _LOGGER.info(f"{self.otherwise}, because the cache cannot be written: {error}")

@@ -1,4 +1,4 @@
-"""Scalar arithmetic of a schedule's control: 64-bit integers, no torch."""
+"""Scalar arithmetic of a schedule's control flow: 64-bit integers, without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOper
 class ScalarArithmeticErrors(ErrorKind):
     DIVISION_BY_ZERO = InputError, "the schedule divides by a scalar that is 0"
     SCALAR_OVERFLOW = InputError, "a scalar of the schedule does not fit in 64 bits"
-    LOOKUP_OUT_OF_RANGE = InputError, "the schedule looks up entry {index} of a table of {entries}"
+    LOOKUP_OUT_OF_RANGE = InputError, "the schedule looks up entry {index} of a table with {entries} entries"
     OPERATION = InputError, "the schedule is malformed: no scalar operation {op!r} takes {arguments} arguments"
     NOT_SET = InputError, "the schedule is malformed: scalar {scalar!r} is used before it is set"
 
@@ -49,11 +49,11 @@ SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
     "select": (3, lambda condition, yes, no: yes if condition else no),
     "lookup": (-2, _lookup),
 }
-"""Operation -> number of arguments (-n: n or more), function. Comparisons give bool, stored as 0 or 1."""
+"""Number of arguments (-n: n or more) and function of each operation. Comparisons return bool, stored as 0 or 1."""
 
 
 def scalar_function(op: str, arguments: int) -> Callable[..., int]:
-    """The function of an operation of so many arguments. Raises InputError where there is none."""
+    """Return the function of an operation with `arguments` arguments. Raises InputError if there is none."""
     arity, function = SCALAR_OPS.get(op, (0, int))
     if arity == 0 or (arguments < -arity if arity < 0 else arguments != arity):
         raise ScalarArithmeticErrors.OPERATION(op=op, arguments=arguments)
@@ -61,7 +61,7 @@ def scalar_function(op: str, arguments: int) -> Callable[..., int]:
 
 
 def value_of(operand: ScalarOperand, environment: Mapping[str, int]) -> int:
-    """An operand's value. Raises InputError for a scalar that is not set."""
+    """Return an operand's value. Raises InputError for a scalar that is not set."""
     if isinstance(operand, int):
         return operand
     if operand not in environment:
@@ -70,13 +70,14 @@ def value_of(operand: ScalarOperand, environment: Mapping[str, int]) -> int:
 
 
 def evaluate(scalar: Scalar, environment: Mapping[str, int]) -> int:
-    """The value of ``op(args)``. Raises InputError for an unknown operation, a wrong arity or a division by 0."""
+    """Return the value of ``op(args)``. Raises InputError for an unknown operation, a wrong arity or a division by 0.
+    """
     function = scalar_function(scalar.op, len(scalar.args))
     return int(function(*[value_of(arg, environment) for arg in scalar.args]))
 
 
 def executed(items: Sequence[Item], environment: dict[str, int]) -> Iterator[Launch | Pipeline]:
-    """What control enters, in order. `environment` then has the scalars that are set at that place."""
+    """Yield the items that control flow executes, in order. At each one, `environment` has the scalars that are set."""
     for item in items:
         if isinstance(item, Scalar):
             environment[item.name] = evaluate(item, environment)

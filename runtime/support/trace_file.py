@@ -1,8 +1,8 @@
 """Files in the trace-event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 The format is "Trace Event Format" of the Chromium project, as a JSON object. Times are microseconds. Complete events
-(`X`) of one track lie inside or beside one another; asynchronous ones (`b`, `e`) with the same category and identity
-are one nest.
+(`X`) of one track are nested or disjoint; asynchronous ones (`b`, `e`) with the same category and identity form one
+nest.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sscc.ir.files import STANDARD, replacing
 
 Event = dict[str, Any]
 MOST_EVENTS = 1_000_000
-"""That a file has: some 150 MB, which a browser still opens."""
+"""Maximum number of events of a file: some 150 MB, which a browser can still open."""
 
 
 def write_events(file: BinaryIO, events: Iterable[Event], facts: Mapping[str, Any], most: int = MOST_EVENTS) -> None:
-    """Writes a trace into a file (`trace_file`).
+    """Write a trace to a file (`trace_file`).
 
     Args:
-        events: in any order but that the end of an asynchronous event comes after its beginning.
-        facts: what the trace rests on; `otherData` of the file. How many events were left out is added to it.
-        most: events; what comes after so many is left out, but for ends of what has begun.
+        events: in any order, except that the end of an asynchronous event must follow its beginning.
+        facts: facts behind the trace, for `otherData` of the file. The number of omitted events is added.
+        most: maximum number of events; later ones are omitted, except ends of events that have begun.
     """
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[')
     kept = _Kept(most)
@@ -39,10 +39,10 @@ def write_events(file: BinaryIO, events: Iterable[Event], facts: Mapping[str, An
 
 @contextmanager
 def trace_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write a trace to, which is at `path` when the block ends, complete or not at all; stdout where that is
-    "-". Raises OutputError where it cannot be written."""
+    """Open a file for a trace, which is at `path` when the block ends, complete or not at all; stdout for "-". Raises
+    OutputError if it cannot be written."""
     if path == STANDARD:
-        stdout = sys.stdout.buffer  # which may be another one by the end of the block
+        stdout = sys.stdout.buffer  # sys.stdout may be replaced during the block
         yield stdout
         stdout.flush()
         return
@@ -71,17 +71,17 @@ class _Kept:
 
 
 def complete(tid: int, name: str, begin: float, duration: float, args: Mapping[str, Any]) -> Event:
-    """A span of a track; times in microseconds."""
+    """Return a span of a track; times in microseconds."""
     return {"ph": "X", "tid": tid, "name": name, "ts": begin, "dur": duration, "args": dict(args)}
 
 
 def process_name(pid: int, name: str) -> Iterator[Event]:
-    """What a process is called, and that it stands in the order of numbers."""
+    """Yield the events that name a process, and sort processes by number."""
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
 
 
 def thread_name(pid: int, tid: int, name: str) -> Iterator[Event]:
-    """What a track is called, and that it stands in the order of numbers."""
+    """Yield the events that name a track, and sort tracks by number."""
     yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}

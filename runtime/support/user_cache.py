@@ -1,8 +1,8 @@
-"""The user's cache: the folder for files that sscc can make again, and the one way to read and write there.
+"""The user's cache: the folder for files that sscc can recreate, and the only functions that read and write there.
 
-The cache is trusted: sscc executes the code in it. So it reads and writes only folders that nobody else could have
-written: each one, from the cache's own down, belongs to the user (or to root), lets nobody else write, and is reached
-through no symbolic link. Folders that are made here are open to the user alone.
+The cache is trusted: sscc executes the code in it. So it reads and writes only folders to which no other user could
+have written: each one, from the cache's root down, belongs to the user (or to root), is not writable for others, and is
+reached through no symbolic link. Folders created here are accessible to the user alone.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ HINT = "set SSCC_CACHE to another folder"
 
 
 class UnsafeCacheError(InputError):
-    """A folder or a file of the cache that somebody else could have written."""
+    """A folder or a file of the cache that another user could have written."""
 
 
 class CacheErrors(ErrorKind):
     CANNOT_READ = InputError, "{path} cannot be read: {reason}"
     FOREIGN_OWNER = UnsafeCacheError, (
-        "{path} belongs to user {owner} and not to you (user {user}), and sscc executes the code in its cache: remove "
+        "{path} belongs to user {owner} and not to you (user {user}), but sscc executes the code in its cache: remove "
         "{path}, or {advice}"
     )
     FOREIGN_WRITERS = UnsafeCacheError, (
-        "other users may write {path} (mode {mode:03o}), and sscc executes the code in its cache: if you trust its "
+        "other users can write {path} (mode {mode:03o}), but sscc executes the code in its cache: if you trust its "
         "contents run `chmod go-w {path}`, else remove it, or {advice}"
     )
     LINK = UnsafeCacheError, (
@@ -44,7 +44,7 @@ class CacheErrors(ErrorKind):
 
 
 def cache_folder() -> Path:
-    """`$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`; it need not exist."""
+    """Return `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`; it need not exist."""
     override = os.environ.get("SSCC_CACHE")
     if override:
         return Path(override)
@@ -53,13 +53,13 @@ def cache_folder() -> Path:
 
 
 def open_cached(name: str) -> BufferedReader | None:
-    """Open a file of the cache for reading. Return None where there is none.
+    """Open a file of the cache for reading. Return None if there is none.
 
     Args:
         name: relative to the cache, "/" between parts.
 
     Raises:
-        UnsafeCacheError: somebody else could have written it.
+        UnsafeCacheError: another user could have written it.
         InputError: it cannot be read.
     """
     path = cache_folder() / name
@@ -75,11 +75,11 @@ def open_cached(name: str) -> BufferedReader | None:
 
 @contextlib.contextmanager
 def replacing_cached(name: str, named: Callable[[], str] | None = None) -> Iterator[BinaryIO]:
-    """Give a file of the cache to write, complete or not at all (see `replacing`). Its folder is made where it is
-    missing. `named` gives its name when it has been written, where that depends on its contents.
+    """Open a file of the cache for writing, atomically (see `replacing`). A missing folder is created. `named` returns
+    the file's name after writing, if it depends on the contents.
 
     Raises:
-        UnsafeCacheError: somebody else could write there.
+        UnsafeCacheError: another user could write there.
         OutputError: it cannot be written.
     """
     path = cache_folder() / name
@@ -95,13 +95,14 @@ def check_cache_folder(name: str) -> None:
     try:
         os.close(open_folder_beneath(cache_folder(), (name,), _check_own))
     except OSError:
-        return  # it is missing or unusable, which its user will report
+        return  # missing or unusable; the caller's next access reports it
     except InputError as error:
         raise _as_unsafe(error) from None
 
 
 def make_cache_folder(name: str) -> Path:
-    """Make a folder of the cache, open to the user alone, unless it is there. Raise as `replacing_cached` does."""
+    """Create a folder of the cache, accessible to the user alone, unless it exists. Raise as `replacing_cached` does.
+    """
     folder = cache_folder()
     with output_errors(folder, HINT):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Comparison of large files with their expected digests, repeated only after a file has changed.
 
-Files that were right are remembered in the user's cache by device, inode, size and both times, so that a file that was
-written, copied or moved there since is read again.
+Verified files are recorded in the user's cache by device, inode, size and both times, so that a file that was written,
+copied or moved there since is verified again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sscc.runtime.support import _native
 from sscc.runtime.support.remembered import Table
 
 TABLE = Table("verified.json", 1000, "weights are verified whenever they are opened")
-"""The sha256 of files by identity."""
+"""Sha256 of files by identity."""
 
 _TOLD_BYTES = 2 * 2**30
 _SETTLED_NS = 2 * 10**9
-"""A file that changed less than this ago may change again and keep its times: file systems count in up to 2 s."""
+"""A file that changed within this time may change again without changing its times: file systems count in up to 2 s."""
 
 _WRITTEN: dict[str, str] = {}
 _LOGGER = logging.getLogger("sscc")
@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger("sscc")
 class VerificationErrors(ErrorKind):
     CANNOT_READ = InputError, "{path} cannot be read: {reason}"
     CHANGED = InputError, "{path} changed while it was read: try again"
-    DIGEST_DIFFERS = InputError, "{path} is damaged: its sha256 is not the one that it was written with"
+    DIGEST_DIFFERS = InputError, "{path} is damaged: its sha256 has changed since it was written"
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class Claim:
 
 
 def note_written(file: BufferedReader, sha256: str) -> None:
-    """Note the sha256 (hex) of a file that this process has written: it does not read it again to verify it."""
+    """Record the sha256 (hex) of a file that this process has written, so that it need not be read for verification."""
     _WRITTEN[_identity(file)] = sha256
 
 
 def verify_files(claims: Sequence[Claim]) -> None:
-    """Read every file that was not right before, or that has changed since; several at a time.
+    """Verify every file that has not been verified before, or has changed since; several at a time.
 
-    Where the cache cannot be written, that is logged, and files are read every time.
+    If the cache cannot be written, this is logged, and files are read every time.
 
     Raises:
         InputError: a file is damaged, changes while it is read, or cannot be read.
-        UnsafeCacheError: somebody else could have written what the cache remembers.
+        UnsafeCacheError: another user could have written the cache's records.
     """
     table = {**TABLE.read(), **_WRITTEN}
     pending = [claim for claim in claims if table.get(_identity(claim.file)) != claim.sha256]
@@ -67,7 +67,7 @@ def verify_files(claims: Sequence[Claim]) -> None:
         return
     nbytes = sum(os.fstat(claim.file.fileno()).st_size for claim in pending)
     if nbytes >= _TOLD_BYTES:
-        _LOGGER.info(f"verifying {format_bytes(nbytes)}, once until they change")
+        _LOGGER.info(f"verifying {format_bytes(nbytes)} of weights; skipped from now on unless they change")
     with ThreadPoolExecutor(min(len(pending), _native.usable_threads())) as pool:
         identities = list(pool.map(_verified, pending))
     right = {name: claim.sha256 for name, claim in zip(identities, pending, strict=True) if name is not None}
@@ -76,7 +76,8 @@ def verify_files(claims: Sequence[Claim]) -> None:
 
 
 def _verified(claim: Claim) -> str | None:
-    """Compare a file with its claim. Return its identity, or None if it may change and keep its identity."""
+    """Compare a file with its claim. Return its identity, or None if it may still change without changing its identity.
+    """
     identity, state = _identity(claim.file), os.fstat(claim.file.fileno())
     settled = time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) > _SETTLED_NS
     try:

@@ -1,7 +1,7 @@
-"""The chat template of a checkpoint: from messages to the text of a prompt, as transformers renders it.
+"""The chat template of a checkpoint: messages to the text of a prompt, rendered as in transformers.
 
-The template is Jinja source that came with the model, so it runs in Jinja's sandbox, with what transformers gives to
-it and nothing else. `sscc run` needs none of this, so nothing else of the runtime imports this module.
+The template is Jinja source that came with the model, so it runs in Jinja's sandbox, with the same globals as in
+transformers and no others. `sscc run` does not need it, so no other module of the runtime imports this one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 DEFAULT_NAME = "default"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_MOST_STEPS = 1 << 18  # rounds of loops and calls of macros in one rendering, which take about a second
-_MOST_WEIGHED = 1 << 23  # items of the lists that one rendering makes, which take a few seconds
+_MOST_STEPS = 1 << 18  # loop iterations and macro calls of one rendering, which take about a second
+_MOST_WEIGHED = 1 << 23  # items of the lists that one rendering creates, which take a few seconds
 
 Messages = Sequence[Mapping[str, Any]]
 """Each with `role`, `content` and whatever else its template reads; plain JSON types only."""
@@ -73,7 +73,7 @@ REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """The names under which clients send the thought before an answer."""
 
 _ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' mark of where the last message ends
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' mark for the end of the last message
 
 
 class ChatTemplateErrors(ErrorKind):
@@ -85,28 +85,28 @@ class ChatTemplateErrors(ErrorKind):
     REFUSES = UsageError, "the chat template refuses the messages: {cause}"
     CANNOT_RENDER = UsageError, "the chat template cannot render the messages: {cause}"
     VARIABLE_TAKEN = UsageError, "a variable of the chat template cannot be called {name!r}, which means something else"
-    NOTHING_TO_CONTINUE = UsageError, "the last message has no content to go on with"
-    NOT_CONTINUED = UsageError, "the chat template changes the end of the last message, so nothing can go on with it"
+    NOTHING_TO_CONTINUE = UsageError, "the last message has no content to continue"
+    NOT_CONTINUED = UsageError, "the chat template changes the end of the last message, so it cannot be continued"
     NOT_A_LIST = InputError, "{where}: chat_template is neither a template nor a list of named ones"
-    NO_DEFAULT = InputError, "{where} has the chat templates {names} and none called {default!r}"
+    NO_DEFAULT = InputError, "{where} has the chat templates {names}, but none called {default!r}"
     NOT_TEXT = InputError, "{where}: a chat template is {type}, not text"
     NOT_JSON = InputError, "{path} is not JSON: {cause}"
     NOT_AN_OBJECT = InputError, "{path} is not a JSON object"
 
 
 class ChatTemplate:
-    """A compiled template, and the special tokens that it may name.
+    """A compiled template, with the special tokens that it may name.
 
     Args:
         source: the template.
-        special_tokens: the texts of `bos_token`, `eos_token` and others, by these names.
-        where: what the template is called in errors.
-        clock: what a template that writes the date gets it from.
+        special_tokens: texts of `bos_token`, `eos_token` and others, by these names.
+        where: name of the template in errors.
+        clock: source of the date, for templates that write it.
 
     Attributes:
         source: the template.
 
-    Raises InputError where the source is not a template.
+    Raises InputError if the source is not a template.
     """
 
     def __init__(
@@ -123,20 +123,20 @@ class ChatTemplate:
             self._template = self._environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ChatTemplateErrors.UNREADABLE(where=where, cause=quoted(error)) from None
-        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja generates
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # from generated Python code
             raise ChatTemplateErrors.TOO_DEEP(where=where, cause=type(error).__name__) from None
 
     @classmethod
     def load(
         cls, folder: Path, clock: Clock = datetime.now, names: Collection[str] | None = None
     ) -> ChatTemplate | None:
-        """The template in a tokenizer's folder, of which only the files in `names` count; None where it has none.
+        """Return the template in a tokenizer's folder, considering only the files in `names`; None if it has none.
 
-        It is in chat_template.jinja, or else in tokenizer_config.json: a string, or a list of named ones, of which
-        the one called "default" is taken, or the only one. Raises InputError where a file is damaged.
+        It is in chat_template.jinja, or else in tokenizer_config.json: a string, or a list of named ones, of which the
+        one called "default" is used, or the only one. Raises InputError if a file is damaged.
         """
         config = _read_json(folder, CONFIG_FILE, names)
-        # As in transformers, the older file takes precedence where the newer one does not describe the tokens itself.
+        # As in transformers, the older file takes precedence if the newer one does not describe the tokens itself.
         older = {} if "added_tokens_decoder" in config else _read_json(folder, SPECIAL_TOKENS_FILE, names)
         special_tokens = special_token_texts(config, older)
         file = folder / TEMPLATE_FILE
@@ -159,15 +159,15 @@ class ChatTemplate:
         """Return the text of a conversation, as transformers' `apply_chat_template` does.
 
         Args:
-            messages: what is None in one counts as absent. A thought is given by any of `REASONING_FIELDS`, and the
-                template finds it under the first two.
-            tools: functions that the model may call, in OpenAI's form; None: none.
+            messages: fields that are None count as absent. A thought may be in any of `REASONING_FIELDS`; the template
+                finds it under the first two.
+            tools: functions that the model may call, in OpenAI's form; None for none.
             documents: for templates that read them.
-            add_generation_prompt: end where the assistant's next message begins.
-            continue_final_message: end where the content of the last message ends, so that the answer goes on with it.
+            add_generation_prompt: end the text where the assistant's next message begins.
+            continue_final_message: end the text with the content of the last message, so that the answer continues it.
             variables: other names that the template may read.
 
-        Raises UsageError where the template refuses the messages, or a variable has a name that is taken.
+        Raises UsageError if the template refuses the messages, or a variable has a reserved name.
         """
         conversation = [_plain_message(message) for message in messages]
         taken = sorted(_ARGUMENTS & set(variables or ()))
@@ -200,13 +200,13 @@ class ChatTemplate:
         return _continued(text, final) if continue_final_message else text
 
     def encode(self, tokenizer: Tokenizer, messages: Messages) -> list[int]:
-        """Token ids of `render`. The template itself writes the special tokens, so none are added."""
+        """Return the token ids of `render`. The template itself writes the special tokens, so none are added."""
         return encode(tokenizer, self.render(messages), special=False)
 
 
 def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message without what is None, with its thought under the names that templates read."""
-    calls = bool(message.get("tool_calls"))  # a message that only calls tools has a content of null
+    """Return a copy of a message without None fields, with its thought under the names that templates read."""
+    calls = bool(message.get("tool_calls"))  # a message with only tool calls has a content of null
     plain = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     thought = next((plain[name] for name in REASONING_FIELDS if name in plain), None)
     return plain if thought is None else {"thinking": thought} | plain | {"reasoning_content": thought}
@@ -221,7 +221,7 @@ def _continued(text: str, final: str) -> str:
 
 
 def special_token_texts(*sources: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that configurations name, "bos_token" and so on to their texts; later sources win."""
+    """Return the texts of special tokens that configurations name ("bos_token", ..); later sources take precedence."""
     tokens: dict[str, Any] = {}
     for source in sources:
         extra = source.get("extra_special_tokens")
@@ -235,7 +235,8 @@ def special_token_texts(*sources: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` .. `{% endgeneration %}`, with which templates mark what the assistant said: text as any."""
+    """`{% generation %}` .. `{% endgeneration %}`, with which templates mark the assistant's text: rendered as ordinary
+    text."""
 
     tags = {"generation"}
 
@@ -259,13 +260,13 @@ class _Namespace(Namespace):
         super().__setitem__(name, value)
 
     def __repr__(self) -> str:
-        """Without what it holds, which may be much, or the namespace itself."""
+        """Return a representation without the contents, which may be large, or contain the namespace itself."""
         return "<namespace>"
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which loops end and texts stay small: templates come with models, and a server renders
-    them for everybody."""
+    """Jinja's sandbox with limits on loops and texts: templates come with models, and a server renders them for all
+    users."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -273,37 +274,37 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         super().__init__(finalize=self.write, **options)
         self._left = threading.local()  # several threads may render at the same time
         self.begin()
-        self.globals.pop("lipsum")  # a text of any length
+        self.globals.pop("lipsum")  # generates texts of any length
         filters = self.filters.items()
         self.filters = {name: bounded_filter(name, function, self.count_items) for name, function in filters}
 
     def begin(self) -> None:
-        """Resets the limits. A thread calls it before it renders."""
+        """Reset the limits. Each thread calls it before it renders."""
         self._left.steps = _MOST_STEPS
         self._left.letters = MOST_LETTERS
         self._left.weighed = _MOST_WEIGHED
 
     def step(self, letters: int) -> None:
-        """Called with every round of a loop and every call of a macro, whose own text has so many letters."""
+        """Count an iteration of a loop, or a call of a macro whose own text has `letters` letters."""
         self._left.steps -= 1
         if self._left.steps < 0:
-            raise jinja2.TemplateRuntimeError(f"its loops take more than {_MOST_STEPS} rounds")
+            raise jinja2.TemplateRuntimeError(f"its loops have more than {_MOST_STEPS} iterations")
         self._charge(letters)
 
     def write(self, value: Any) -> str:
-        """Called with every value that is written, also into a variable."""
+        """Check a value that is written, also into a variable."""
         text = value if isinstance(value, str) else str(value)
         self._charge(len(text))
         return text
 
     def join(self, *values: Any) -> str:
-        """What `~` makes of values."""
+        """Return the result of `~`."""
         texts = [value if isinstance(value, str) else str(value) for value in values]
         check_size(sum(map(len, texts)), "a sum")
         return markup_join(texts)
 
     def count_items(self, value: Any) -> Any:
-        """Counts the items of every list and dictionary that the template makes, and returns it unchanged."""
+        """Count the items of every list and dictionary that the template creates, and return it unchanged."""
         if isinstance(value, list | tuple | dict) and hasattr(self._left, "weighed"):
             self._left.weighed -= weigh(value)
             if self._left.weighed < 0:
@@ -322,7 +323,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return self.count_items(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """As the sandbox has it, with bounded widths. Texts are never marked as HTML here."""
+        """Return the sandbox's format function with bounded widths. Texts are never marked as HTML here."""
         if super().wrap_str_format(value) is None:
             return None
         text, mapped = str(value.__self__), value.__name__ == "format_map"
@@ -335,7 +336,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _charge(self, letters: int) -> None:
         if not hasattr(self._left, "letters"):
-            return  # Jinja writes constants while it compiles, maybe in a thread that has not called `begin`
+            return  # Jinja evaluates constants at compile time, possibly in a thread that has not called `begin`
         self._left.letters -= letters
         if self._left.letters < 0:
             raise TooLarge(f"it writes more than {MOST_LETTERS} letters")
@@ -351,8 +352,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """`a ~ b`, and lists and dictionaries of what is not constant, become calls of the environment, which knows how
-    much they may hold."""
+    """Turns `a ~ b`, and lists and dictionaries that are not constant, into calls of the environment, which limits
+    their size."""
 
     def visit_Concat(self, node: Concat) -> Node:
         self.generic_visit(node)
@@ -366,7 +367,8 @@ class _Bounds(NodeTransformer):
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: Tuple) -> Node:
-        """Leaves a tuple alone that is assigned to (the names of a loop or of a `set`), because it is no value."""
+        """Leave tuples that are assignment targets (the names of a loop or of a `set`) unchanged, because they are not
+        values."""
         return self.visit_List(node) if node.ctx == "load" else node
 
 
@@ -375,7 +377,7 @@ def _call(name: str, arguments: list[Expr], node: Node) -> Node:
 
 
 class _Dict:
-    """`dict(..)` for templates: a call alone, without the class's attributes."""
+    """`dict(..)` for templates: only the call, without the class's attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -405,7 +407,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Unlike Jinja's own filter it leaves <, > and & as they are."""
+    """Return a value as JSON. Unlike Jinja's own filter it does not escape <, > and &."""
     check_size((indent or 0) << 12, "an indentation")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -418,7 +420,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _chosen(entry: Any, where: str) -> str | None:
-    """The template among what a tokenizer_config.json has under `chat_template`."""
+    """Return the template from the entry `chat_template` of a tokenizer_config.json."""
     if entry is None or isinstance(entry, str):
         return entry
     try:
@@ -438,7 +440,7 @@ def _is_held(folder: Path, name: str, names: Collection[str] | None) -> bool:
 
 
 def _read_json(folder: Path, name: str, names: Collection[str] | None) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no such file, or it does not count."""
+    """Return the object in a JSON file; empty if there is no such file, or it is not considered."""
     path = folder / name
     if not _is_held(folder, name, names):
         return {}

@@ -16,7 +16,7 @@ from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.extras import SERVE, require
 
 MOST_LETTERS = 1 << 17
-"""Letters that the source of a grammar may have. Compiling the worst of them takes a second or two."""
+"""Maximum number of letters of a grammar's source. Compiling the worst of this size takes a second or two."""
 
 _WHITESPACE = r"[ \t\n\r]{1,64}"
 """White space between two parts of JSON. It is bounded, because a model may otherwise write nothing else."""
@@ -31,7 +31,7 @@ class GrammarErrors(ErrorKind):
     TOO_LARGE = UsageError, "the grammar has {letters} letters, at most {most} are possible"
     NO_CHOICES = UsageError, "a choice needs at least one text, and none of them may be empty"
     NOT_A_GRAMMAR = UsageError, "the grammar cannot be read: {cause}"
-    NOTHING_MATCHES = UsageError, "the schema is false, which nothing matches"
+    NOTHING_MATCHES = UsageError, "the schema is false, which no value matches"
     OWN_OPTIONS = UsageError, "the schema has {name!r}, which is not part of JSON Schema"
 
 

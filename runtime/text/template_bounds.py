@@ -1,7 +1,7 @@
-"""Bounds the texts that a chat template makes: templates come with models, and may be written to exhaust memory.
+"""Bounds on the texts that a chat template creates: templates come with models, and may be written to exhaust memory.
 
-Loops are counted where they are, see `chat_template`. Here is what one expression could do: widths, repetitions and
-replacements by which a few letters of a template become gigabytes.
+Loops are counted in `chat_template`. This module bounds single expressions: widths, repetitions and replacements by
+which a few letters of a template become gigabytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import SandboxedFormatter
 
-MOST_LETTERS = 1 << 24  # of a text, elements of a list, binary digits of a number
-MOST_WIDTH = 1 << 12  # to which one expression fills up a text, and by which it indents a line
+MOST_LETTERS = 1 << 24  # letters of a text, elements of a list, binary digits of a number
+MOST_WIDTH = 1 << 12  # width to which one expression pads a text, or by which it indents a line
 _WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision in a format; "*" takes it from an argument
 _PERCENT = re.compile(r"%(?:\([^)]*\))?([-+ #0-9.*]*)")  # a conversion of %-formatting, its flags and widths apart
 
@@ -24,7 +24,7 @@ REPEATED = {"indent": "\n", "expandtabs": "\t"}  # the width is added once for e
 
 
 class TooLarge(jinja2.TemplateRuntimeError):
-    """A template would make more of a text than a prompt can hold."""
+    """A template would create a text larger than any prompt."""
 
 
 def check_size(size: int, what: str) -> None:
@@ -33,7 +33,8 @@ def check_size(size: int, what: str) -> None:
 
 
 def product_size(operator: str, left: Any, right: Any) -> int:
-    """Letters, elements or binary digits that a product or power has at most; 0 where it is small anyhow."""
+    """Return an upper bound of the letters, elements or binary digits of a product or power; 0 if it is always small.
+    """
     if isinstance(left, int) and isinstance(right, int):
         return left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
     repeated, times = (left, right) if isinstance(right, int) else (right, left)
@@ -41,7 +42,7 @@ def product_size(operator: str, left: Any, right: Any) -> int:
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Before `left operator right`, one of + * ** %. Raises TooLarge."""
+    """Check `left operator right`, one of + * ** %, before it is evaluated. Raises TooLarge."""
     if operator == "%":
         if isinstance(left, str):
             check_percent(left, tuple(right.values()) if isinstance(right, dict) else right)
@@ -53,16 +54,16 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
 
 
 def check_percent(text: str, values: Any) -> None:
-    """Before `text % values`. Raises TooLarge."""
+    """Check `text % values` before it is evaluated. Raises TooLarge."""
     conversions = _PERCENT.findall(text)
     if any(_WIDE.search(widths) for widths in conversions):
-        raise TooLarge(f"a format in it is wider than {MOST_WIDTH} letters, or as wide as an argument says")
+        raise TooLarge(f"a format in it is wider than {MOST_WIDTH} letters, or takes its width from an argument")
     longest = max((len(value) for value in _items(values) if isinstance(value, str)), default=0)
     check_size(len(text) + len(conversions) * longest, "a format")
 
 
 def check_join(separator: str, items: Any) -> None:
-    """Before `separator.join(items)`. Raises TooLarge."""
+    """Check `separator.join(items)` before it is evaluated. Raises TooLarge."""
     texts = _items(items)
     check_size(sum(len(separator) + (len(item) if isinstance(item, str) else 0) for item in texts), "a sum")
 
@@ -72,7 +73,7 @@ def _items(values: Any) -> tuple[Any, ...] | list[Any]:
 
 
 def check_call(name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Before the filter or the method of texts `name` is applied to `text`. Raises TooLarge."""
+    """Check a filter or method `name` before it is applied to `text`. Raises TooLarge."""
     values = (*args, *kwargs.values())
     if name in WIDENING:
         width = max((value for value in values if isinstance(value, int)), default=0)
@@ -90,8 +91,8 @@ def check_call(name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def weigh(value: Any) -> int:
-    """Checks what a value would be if it were written: a list that holds another one twice writes it twice, and so do
-    forty such lists, one in the other, with 2^40 copies. Returns how many items it went through, each list once.
+    """Check the size of a value when written: a list that holds another one twice writes it twice, so that forty such
+    lists, nested, write 2^40 copies. Returns the number of items visited, each list once.
 
     Raises:
         TooLarge: letters and items together are more than MOST_LETTERS.
@@ -117,11 +118,11 @@ def weigh(value: Any) -> int:
 
 
 def bounded_filter(name: str, function: Callable[..., Any], count_items: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The filter with its check before it and `count_items` after it. Jinja may give the filter a context or an
-    environment first."""
+    """Return the filter with its check before it and `count_items` after it. Jinja may pass a context or an environment
+    first."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
-    @functools.wraps(function)  # with the marks by which Jinja knows what it wants
+    @functools.wraps(function)  # copies Jinja's marks for the filter's first argument
     def bounded(*args: Any, **kwargs: Any) -> Any:
         if len(args) > skipped:
             check_call(name, args[skipped], args[skipped + 1 :], kwargs)

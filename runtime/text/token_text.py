@@ -1,4 +1,4 @@
-"""What single tokens are spelt as, for logprobs: a token may be part of a character, so it is bytes."""
+"""Spellings of single tokens, for logprobs: a token may be part of a character, so spellings are bytes."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class TokenBytes:
         return self._find(token)
 
     def silent(self, token: int) -> bool:
-        """Whether the token is left out of texts."""
+        """Return True if the token is left out of texts."""
         return token in self._silent
 
     @property
     def joins(self) -> bool:
-        """True where a text is the bytes of its tokens in a row, except for a first space."""
+        """True if a text is the concatenation of its tokens' bytes, except for a first space."""
         kinds = {step.get("type") for step in self._steps}
         return bool(kinds & {"ByteLevel", "Metaspace"}) or bool(self._spaces)
 
     @property
     def drops_first_space(self) -> bool:
-        """Whether a text lacks the space that its first token begins with."""
+        """True if a text lacks the space with which its first token begins."""
         return any(
             (step.get("type") == "Strip" and step.get("start", 0) > 0)
             or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
@@ -69,7 +69,7 @@ class TokenBytes:
 
 
 class Offsets:
-    """Where in the text of one answer each of its tokens begins, in characters."""
+    """Offsets of the tokens in the text of one answer, in characters."""
 
     def __init__(self, spell: TokenBytes) -> None:
         self._spell = spell
@@ -78,7 +78,7 @@ class Offsets:
         self._first = True
 
     def next(self, token: int) -> int:
-        """Of `token`, which follows those asked about before."""
+        """Return the offset of `token`, the next token of the answer."""
         start = self._characters
         if not self._spell.silent(token):
             spelling = self._spell(token)
@@ -90,7 +90,8 @@ class Offsets:
 
 
 def as_text(spelling: bytes) -> str:
-    r"""A token's bytes as a string: its text, or where it is no whole text "bytes:\xe2\x82", as OpenAI writes it."""
+    r"""Return a token's bytes as a string: its text, or if it is not valid text "bytes:\xe2\x82", in OpenAI's notation.
+    """
     try:
         return spelling.decode()
     except UnicodeDecodeError:
@@ -98,7 +99,7 @@ def as_text(spelling: bytes) -> str:
 
 
 def _space_mark(step: dict[str, Any]) -> str | None:
-    """The character that stands for a space, in a step that puts spaces in its place."""
+    """Return the character that stands for a space, in a decoder step that replaces it with a space."""
     if step.get("type") == "Metaspace":
         return str(step["replacement"])
     if step.get("type") == "Replace" and step.get("content") == " ":

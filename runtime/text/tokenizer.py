@@ -1,4 +1,4 @@
-"""Text to tokens and back, with the `tokenizers` library alone; tokens to text as they are made."""
+"""Text to tokens and back, with the `tokenizers` library alone; streaming of tokens to text."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sscc.ir.files import read_text
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _KNOWN_TOKENIZERS = 8  # whose properties are remembered
-_TRIED_AT_ONCE = 8  # tokens without text after which a window is decoded at every doubling only
+_TRIED_AT_ONCE = 8  # number of tokens without text after which a window is decoded only when it has doubled
 
 
 class TokenizerFileErrors(ErrorKind):
     MISSING = InputError, "{path} does not exist: the artifact has no tokenizer, give --token-ids"
-    UNREADABLE = InputError, "{path} is not a tokenizer that can be read: {cause}"
+    UNREADABLE = InputError, "{path} is not a readable tokenizer: {cause}"
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer in a tokenizer.json, which encodes whole prompts (`encode_whole`). Raises InputError where
-    it is missing or damaged."""
+    """Return the tokenizer in a tokenizer.json, which encodes whole prompts (`encode_whole`). Raises InputError if it
+    is missing or damaged."""
     if not path.is_file():
         raise TokenizerFileErrors.MISSING(path=path)
     try:
@@ -38,27 +38,28 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def encode_whole(tokenizer: Tokenizer) -> Tokenizer:
-    """Return `tokenizer` without the truncation and padding that its file may ask for. transformers resets both, too:
-    a prompt is neither cut nor padded in silence."""
+    """Return `tokenizer` without truncation and padding, which its file may request. transformers resets both, too: a
+    prompt must not be cut or padded silently."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def read_prompt(path: Path) -> str:
-    """The text of a prompt file, or of stdin for "-", without the newline that ends it. Raises InputError."""
+    """Return the text of a prompt file, or of stdin for "-", without the final newline. Raises InputError."""
     return read_text(path).removesuffix("\n")
 
 
 def encode(tokenizer: Tokenizer, text: str, *, special: bool = True) -> list[int]:
-    """Token ids of a prompt; `special`: with the special tokens that the tokenizer itself puts around it."""
+    """Return the token ids of a prompt. With `special` they include the special tokens that the tokenizer adds around
+    it."""
     # As a batch of one, because only batches are encoded without Python's lock: other threads run meanwhile.
     ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
     return ids
 
 
 def longest_token(tokenizer: Tokenizer) -> int:
-    """Bytes of text that one token stands for at most, wherever the tokenizer neither drops nor rewrites text."""
+    """Return the maximum bytes of text of one token, for tokenizers that neither drop nor rewrite text."""
     kinds = {step.get("type") for step in decoder_steps(tokenizer)}
     if "ByteLevel" in kinds:
         return max(map(len, tokenizer.get_vocab()))  # a letter is a byte
@@ -72,7 +73,7 @@ def decode(tokenizer: Tokenizer, tokens: Sequence[int], *, special: bool = False
 
 
 def decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The steps of a tokenizer's decoder, as its file describes them; none where it has no decoder."""
+    """Return the steps of a tokenizer's decoder, as in its file; empty if it has no decoder."""
     decoder = tokenizer.decoder
     return [] if decoder is None else list(_flat(json.loads(decoder.__getstate__())))
 
@@ -87,7 +88,8 @@ def _flat(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @cache
 def byte_of_letter() -> dict[str, int]:
-    """Byte-level BPE's alphabet: printable Latin-1 stands for itself, other bytes for letters from 256 up."""
+    """Return the alphabet of byte-level BPE: printable Latin-1 stands for itself, other bytes for letters from 256 up.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -99,13 +101,13 @@ def byte_of_letter() -> dict[str, int]:
 class TextStream:
     """Turns tokens into text piece by piece; the pieces together are `decode` of all the tokens.
 
-    The work is linear in the number of tokens, whatever they are: tokens that have no text (special ones, ids that the
-    tokenizer does not know) are left out, and bytes that can no longer become a character are given out at once, as
-    replacement characters.
+    The work is linear in the number of tokens, whatever they are. Tokens without text (special ones, unknown ids) are
+    left out, and bytes that can no longer become a character are returned at once, as replacement characters.
 
     Args:
         special: spell special tokens instead of leaving them out.
-        spelled: special tokens that are spelled though the others are left out. The text around one is made apart.
+        spelled: special tokens that are spelled although others are left out. The text around one is decoded
+            separately.
     """
 
     def __init__(
@@ -127,12 +129,12 @@ class TextStream:
         return "" if spelling is None else self._pieces.push(token, spelling)
 
     def finish(self) -> str:
-        """The text still held back, to be called once at the end."""
+        """Return the text still held back, at the end."""
         return self._pieces.finish()
 
 
 def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens, piece by piece as they come; none of the pieces is empty."""
+    """Yield the text of tokens, piece by piece as they come; no piece is empty."""
     stream = TextStream(tokenizer)
     for token in tokens:
         piece = stream.push(token)
@@ -144,7 +146,7 @@ def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
 
 
 class _Traits:
-    """What a stream has to know of a tokenizer."""
+    """Properties of a tokenizer that a stream needs."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         kinds = [step.get("type") for step in decoder_steps(tokenizer)]
@@ -178,19 +180,20 @@ class _ByteLevelPieces:
 class _WindowPieces:
     """Pieces of any other decoder.
 
-    How a token is spelt depends on its neighbours: sentencepiece drops the space before a text's first word, and byte
-    fallback reads a run of byte tokens as a whole: as characters, or where it is not UTF-8 as one replacement character
-    per byte. So each piece is the difference between two decodings of a window that begins one piece earlier, and
-    nothing is given out while the window ends in an incomplete character or in a run of bytes that may yet be UTF-8.
+    The spelling of a token depends on its neighbours: sentencepiece drops the space before a text's first word, and
+    byte fallback reads a run of byte tokens as a whole: as characters, or if it is not UTF-8 as one replacement
+    character per byte. So each piece is the difference between two decodings of a window that begins one piece earlier,
+    and nothing is returned while the window ends in an incomplete character or in a run of bytes that may yet become
+    UTF-8.
     """
 
     def __init__(self, tokenizer: Tokenizer, traits: _Traits, special: bool) -> None:
         self._decode = partial(decode, tokenizer, special=special)
         self._traits = traits
         self._tokens: list[int] = []  # the window
-        self._done = 0  # how many of its tokens have had their text given out
+        self._done = 0  # number of its tokens whose text has been returned
         self._given = ""  # that text
-        self._run: codecs.IncrementalDecoder | None = None  # of the byte tokens that the window ends in
+        self._run: codecs.IncrementalDecoder | None = None  # decoder of the byte tokens at the end of the window
         self._broken = False  # they are not UTF-8
         self._retry = 0  # tokens of the window at which it is decoded again
 
@@ -206,7 +209,7 @@ class _WindowPieces:
 
     def finish(self) -> str:
         if self._broken:
-            return ""  # every byte was given out when it came
+            return ""  # every byte was returned immediately
         text = self._decode(self._tokens)
         return text[len(self._given) :] if text.startswith(self._given) else ""
 

@@ -1,6 +1,6 @@
-"""The timing model: replays a schedule on a target. It computes no values and needs no torch.
+"""The timing model: it replays a schedule on a target. It computes no values and needs no torch.
 
-`time_entry` gives a `Timing`; `write_trace` writes one as a Chrome trace.
+`time_entry` returns a `Timing`; `write_trace` writes one as a Chrome trace.
 """
 
 from sscc.runtime.timing.entry import time_entry

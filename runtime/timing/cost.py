@@ -1,6 +1,6 @@
-"""Work and a target's figures become durations.
+"""Conversion of work to durations, by a target's figures.
 
-Time is counted in whole femtoseconds, so that a steady state repeats exactly.
+Times are integers in femtoseconds, so that a steady state repeats exactly.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Transfer:
     """Bytes that one firing moves through a tier.
 
     Attributes:
-        duration: how long that takes at full bandwidth, in femtoseconds.
-        latency: how long the firing takes at least, in femtoseconds.
+        duration: duration at full bandwidth, in femtoseconds.
+        latency: minimum duration of the firing, in femtoseconds.
     """
 
     tier: str
@@ -42,13 +42,13 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)  # compared by identity: the replay counts firings per cost
 class Cost:
-    """What one firing takes.
+    """The cost of one firing.
 
     Attributes:
         compute: femtoseconds of arithmetic on the stage's compute units.
-        fixed: femtoseconds that every firing takes before it; transfers go on meanwhile.
+        fixed: femtoseconds before the arithmetic of every firing; transfers continue during it.
         reads, writes: per tier, at most one of each.
-        operations: of the arithmetic.
+        operations: operations of the arithmetic.
     """
 
     compute: int
@@ -59,19 +59,19 @@ class Cost:
 
     @functools.cached_property
     def overlapped(self) -> tuple[FiringPhase, ...]:
-        """Everything at once."""
+        """One phase with arithmetic and all transfers."""
         return (FiringPhase.of(self.fixed + self.compute, (*self.reads, *self.writes)),)
 
     @functools.cached_property
     def in_turn(self) -> tuple[FiringPhase, ...]:
-        """Memory in, compute, memory out; on-chip traffic belongs to the computation."""
+        """Phases in sequence: memory reads, arithmetic, memory writes; on-chip traffic belongs to the arithmetic."""
         inner = [transfer for transfer in (*self.reads, *self.writes) if transfer.tier == ON_CHIP]
         sides = [[t for t in side if t.tier != ON_CHIP] for side in (self.reads, self.writes)]
         work = FiringPhase.of(self.fixed + self.compute, inner)
         return (FiringPhase.of(0, sides[0]), work, FiringPhase.of(0, sides[1]))
 
     def duration(self, overlapped: bool) -> int:
-        """Femtoseconds of a firing that has the tiers for itself."""
+        """Return the femtoseconds of a firing without sharing of tiers."""
         return self._overlapped if overlapped else sum(phase.alone for phase in self.in_turn)
 
     @functools.cached_property
@@ -81,10 +81,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class FiringPhase:
-    """A part of a firing: arithmetic and transfers side by side.
+    """A phase of a firing: arithmetic and transfers in parallel.
 
     Attributes:
-        compute: femtoseconds that it takes besides transfers: of arithmetic, or of a latency that outlasts it.
+        compute: femtoseconds besides transfers: of arithmetic, or of a longer latency.
         transfers: at most one per tier.
     """
 
@@ -110,13 +110,13 @@ def _merged(transfers: Iterable[Transfer]) -> tuple[Transfer, ...]:
 
 
 class CostModel:
-    """The rates of all sockets of a target together: of a rank's, where a program is one of several ranks."""
+    """Rates of all sockets of a target together, or of the sockets of one rank."""
 
     def __init__(self, target: Target) -> None:
         sockets, units = target.sockets.value, target.units
         self._pcus = units.pcus.value
         self._flops = {"bf16": units.bf16_flops.value * sockets, "f32": units.f32_flops.value * sockets}
-        self._lanes = units.simd_lanes.value * units.clock.value * sockets  # per PCU and second
+        self._lanes = units.simd_lanes.value * units.clock.value * sockets  # operations per PCU and second
         self._stages = units.simd_stages.value
         self._firing = round(target.costs.firing_seconds.value * SECOND)
         self._bandwidth: dict[str, float] = {level.name: target.bandwidth(level.name) for level in target.levels}
@@ -129,7 +129,7 @@ class CostModel:
         return Transfer(tier, nbytes, duration, self._latency.get(tier, 0))
 
     def exchange(self, work: Work) -> Transfer | None:
-        """What a firing sends to other ranks, over the shortest link: each socket of a rank over one of its own."""
+        """Return the messages of a firing to other ranks, over the shortest link: each socket of a rank has its own."""
         if not work.hops:
             return None
         if not self._target.links:
@@ -139,10 +139,10 @@ class CostModel:
         return Transfer(self._target.links[0].name, work.sent, duration, duration + under_way)
 
     def compute(self, work: Work, pcus: int) -> int:
-        """Femtoseconds of the arithmetic on `pcus` compute units per socket, 0 for all of them.
+        """Return the femtoseconds of the arithmetic on `pcus` compute units per socket, 0 for all of them.
 
-        Products run at the peak of their dtype. Element-wise passes take a point per lane and cycle for every
-        `simd_stages` operations. The parts follow one another.
+        Products run at the peak rate of their dtype. Element-wise passes process one point per lane and cycle for every
+        `simd_stages` operations. The parts run in sequence.
         """
         used = pcus or self._pcus
         seconds = sum(flops / (self._flops[dtype] * used / self._pcus) for dtype, flops in work.products.items())
@@ -150,7 +150,7 @@ class CostModel:
         return round(seconds * SECOND)
 
     def cost(self, work: Work, pcus: int, read: Mapping[str, int], written: Mapping[str, int]) -> Cost:
-        """The cost of a firing that moves `read` and `written` bytes per tier; its locals are on the chip."""
+        """Return the cost of a firing that moves `read` and `written` bytes per tier; its locals are on the chip."""
         reads = tuple(self.transfer(tier, read[tier]) for tier in self._bandwidth if read.get(tier))
         local: dict[str, int] = {ON_CHIP: work.local_bytes}
         out = {tier: written.get(tier, 0) + local.get(tier, 0) for tier in self._bandwidth}

@@ -1,4 +1,4 @@
-"""Times an entry: runs its control on concrete scalars and adds up the launches, one after another."""
+"""Timing of an entry: its control flow runs on concrete scalars, and the launches are added up in sequence."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sscc.runtime.timing.result import LaunchTiming, Timing
 class TimingErrors(ErrorKind):
     """Calls that cannot be timed."""
 
-    SCALARS = UsageError, "entry {entry!r} takes scalars {expected!r}, but was given {actual!r}"
+    SCALARS = UsageError, "entry {entry!r} takes the scalars {expected!r}, but {actual!r} were passed"
     VALID_ROWS = UsageError, "a cache cannot have {rows} valid rows"
-    STAYING = UsageError, "the share of chosen rows that stay is {share}, it must be 0 .. 1"
+    STAYING = UsageError, "the share of selected rows that stay is {share}, it must be 0 .. 1"
     NOTHING_STAYS = (
         UsageError,
-        "no step of the program reads the rows that it chooses straight from a store: a share of rows that stay goes "
-        "with --kv-policy query without --kv-fetch, at -O1 or -O2",
+        "no step of the program reads selected rows directly from a store: a share of rows that stay requires "
+        "--kv-policy query without --kv-fetch, at -O1 or -O2",
     )
 
 
@@ -43,23 +43,25 @@ def time_entry(
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
-    """Models one call of an entry.
+    """Model one call of an entry.
 
     Args:
-        scalars: exactly the entry's scalar inputs; where it takes the number of the rank, this may be left out for 0.
-        valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
-        mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
-        staying: where each step's query chooses rows of a store, the share of them that stays near from the step
-            before, 0 .. 1: as measured on a model.
-        mean_experts: of experts that tokens choose, as many are read as in the mean where choices are alike; else as
-            many as may be.
+        scalars: exactly the entry's scalar inputs; the number of the rank may be omitted for 0.
+        valid_rows: number of rows of each slot's caches that hold a token, at most all; None for all. Every slot is
+            active.
+        mean_rows: for caches that layers share, the mean number of rows of a layer, by the number of rows that
+            attention sees.
+        staying: if each step's query selects rows of a store, the measured fraction of them that stays near from the
+            previous step, 0 .. 1.
+        mean_experts: True to count the mean number of experts read, for uniform choices; False for the maximum.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
-        target: of a program of several ranks, what one of them runs on (`Target.of_rank`).
+        target: for a program of several ranks, the machine of one of them (`Target.of_rank`).
 
     Raises:
-        UsageError: other scalars than the entry takes. InputError: no such entry, a tier that the target has not, or a
-            schedule that deadlocks. The schedule is one that the validator has accepted.
+        UsageError: other scalars than the entry takes.
+        InputError: no such entry, a tier that the target lacks, or a schedule that deadlocks. The schedule must be one
+            that the validator has accepted.
     """
     inputs = dict(scalars or {})
     called = program.entry(entry)
@@ -86,7 +88,7 @@ def time_entry(
     now = 0.0
     environment = dict(inputs)
     for launch in executed(called.body, environment):
-        assert isinstance(launch, Launch)  # the validator lets nothing else stand in an entry
+        assert isinstance(launch, Launch)  # the validator allows nothing else in an entry
         values = [value_of(operand, environment) for operand in launch.scalars]
         shown = [(view, tensors[view.tensor]) for view in launch.args]
         bindings = [Binding(tensor.tier, repeat_limit(view, tensor.dtype)) for view, tensor in shown]
@@ -118,18 +120,18 @@ def _assumptions(target: Target, settings: Settings) -> Iterator[str]:
             yield f"{name} {figure.value:g} {figure.unit}: {figure.origin}, {figure.note}"
     yield "every launch pays launch_seconds and boundary_seconds, then fills its pipelines in the replay"
     tiers = ", ".join(level.name for level in target.levels)
-    yield f"tiers ({tiers}) move their full bandwidth; transfers under way at a time share it equally"
+    yield f"tiers ({tiers}) have their full bandwidth; concurrent transfers share it equally"
     yield "products run at the peak rate of their stage's compute units"
     rows = "all rows" if valid_rows is None else f"those that {valid_rows} tokens fill"
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
     if staying:
-        yield f"of the rows that a query chooses, {staying:g} stay from the step before and are read where the ring is"
+        yield f"of the rows that a query selects, a share of {staying:g} stays from the last step, beside the ring"
     if settings.mean_experts:
-        yield "tokens choose experts independently, all alike: what is read of them is the mean"
+        yield "tokens choose experts independently and uniformly: the mean number of them is read"
     if grid:
         yield (
-            f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link, and "
-            "it, or a tile of it, is whole before anybody reads it"
+            f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link, and it, "
+            f"or a tile of it, is complete before it is read"
         )
     if target.sockets.value > 1:
         yield (
@@ -137,4 +139,4 @@ def _assumptions(target: Target, settings: Settings) -> Iterator[str]:
             "no tensor parallelism, no traffic between sockets"
         )
     if not settings.prefetch:
-        yield "loads of an iteration wait for the end of the one before (no prefetch)"
+        yield "loads of an iteration wait for the end of the previous one (no prefetch)"

@@ -1,4 +1,4 @@
-"""How many experts a call of an entry reads: the most that it may name, and how many in the mean."""
+"""Number of experts that a call of an entry reads: the maximum, and the mean."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sscc.runtime.timing.work import mean_places
 
 @dataclass(frozen=True)
 class ExpertReads:
-    """The layers that choose `chosen` of `experts` for each of `tokens`.
+    """Layers that choose `chosen` of `experts` experts for each of `tokens` tokens.
 
     Attributes:
-        nbytes: of the matrices of all experts of all these layers, codes and scales where they are quantised.
+        nbytes: bytes of the matrices of all experts of all these layers, codes and scales if they are quantised.
     """
 
     experts: int
@@ -26,21 +26,21 @@ class ExpertReads:
 
     @property
     def most(self) -> int:
-        """Experts of a layer that are read where tokens choose as differently as they can."""
+        """Maximum number of experts of a layer that are read: all choices of tokens differ."""
         return min(self.experts, self.tokens * self.chosen)
 
     @property
     def mean(self) -> float:
-        """Experts of a layer that are read in the mean (`mean_places`)."""
+        """Mean number of experts of a layer that are read (`mean_places`)."""
         return mean_places(self.experts, self.chosen, self.tokens)
 
     def bytes_of(self, experts: float) -> int:
-        """Bytes of so many experts of each layer."""
+        """Return the bytes of `experts` experts of each layer."""
         return round(self.nbytes * experts / self.experts)
 
 
 def expert_reads(program: Program, entry: str) -> tuple[ExpertReads, ...]:
-    """What an entry's products with an indirect axis may read, by the numbers of experts, choices and tokens."""
+    """Return the reads of an entry's products with an indirect axis, by the numbers of experts, choices and tokens."""
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     tensors = {tensor.name: tensor for tensor in program.tensors}
@@ -61,7 +61,7 @@ def expert_reads(program: Program, entry: str) -> tuple[ExpertReads, ...]:
 
 
 def _sizes(body: Body, step: Product) -> tuple[int, int, int]:
-    """Experts, choices of a token, tokens."""
+    """Return the numbers of experts, choices per token, and tokens."""
     assert step.b.indirect is not None
     shapes = {param.name: param.shape for param in body.params}
     shapes |= {local.name: local.shape for local in body.locals}
@@ -72,7 +72,7 @@ def _sizes(body: Body, step: Product) -> tuple[int, int, int]:
 
 
 def _made_of(body: Body, name: str) -> Iterator[str]:
-    """The parameters that an operand is, or is made of."""
+    """Return the parameters that an operand is, or from which it is made."""
     name = next((window.view.tensor for window in body.windows if window.name == name), name)
     sources = [access.param for step in body.steps if isinstance(step, Vector) and step.output.param == name
                for access in step.inputs]  # fmt: skip
@@ -85,5 +85,5 @@ def _made_of(body: Body, name: str) -> Iterator[str]:
 
 
 def _stored(launch: Launch, params: Sequence[Param], names: set[str]) -> set[str]:
-    """The tensors that a launch shows as these parameters of its kernel."""
+    """Return the tensors that a launch passes for these parameters of its kernel."""
     return {view.tensor for param, view in zip(params, launch.args, strict=True) if param.name in names}

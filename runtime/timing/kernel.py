@@ -1,4 +1,4 @@
-"""Times a kernel: runs its control and replays its pipelines."""
+"""Timing of a kernel: its control flow runs, and its pipelines are replayed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Environment = dict[str, int]
 
 
 class Binding(NamedTuple):
-    """What a launch passes for a parameter: its tier, and the bytes behind a view that repeats elements, else None."""
+    """Argument of a launch: its tier, and the number of distinct bytes for a view that repeats elements, else None."""
 
     tier: str
     limit: int | None
@@ -43,7 +43,7 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to replay; see `time_entry`."""
+    """Settings of a replay; see `time_entry`."""
 
     valid_rows: int | None
     mean_rows: Mapping[int, int]
@@ -67,7 +67,7 @@ class KernelTimer:
         self._replayed: dict[tuple[int, tuple[Binding, ...], tuple[int, ...]], PipelineTiming] = {}
 
     def time(self, name: str, bindings: Sequence[Binding], scalars: Sequence[int]) -> KernelTiming:
-        """One execution, with a binding per tensor parameter and a value per scalar parameter."""
+        """Return the timing of one execution, with a binding per tensor parameter and a value per scalar parameter."""
         kernel = self._kernels[name]
         environment = dict(zip(kernel.scalars, scalars, strict=True))
         relevant = self._relevant_scalars(kernel)
@@ -94,7 +94,7 @@ class KernelTimer:
     def _once(
         self, kernel: Kernel, pipeline: Pipeline, params: Mapping[str, Binding], environment: Environment
     ) -> PipelineTiming:
-        """Replays a pipeline, unless that was done with the same bounds and the same work."""
+        """Replay a pipeline, or return an earlier result with the same bounds and the same work."""
         works = [_work_operands(stage, self._bodies[stage.body]).values() for stage in pipeline.stages]
         needed = {name for operands in works for name in operands if isinstance(name, str)}
         needed = _closure(needed, pipeline.scalars) & environment.keys()
@@ -143,7 +143,7 @@ class KernelTimer:
         )
 
     def _relevant_scalars(self, kernel: Kernel) -> frozenset[str]:
-        """The kernel's scalars that decide how much it does; the others only move addresses."""
+        """Return the kernel's scalars that affect the amount of work; the others only move addresses."""
         if kernel.name not in self._relevant:
             needed = {name for name in self._deciding(kernel.body) if isinstance(name, str)}
             needed = _closure(needed, list(scalars(kernel.body)))
@@ -212,7 +212,7 @@ class _StageCost:
         )
 
     def param_bytes(self, cost: Cost) -> Mapping[str, int]:
-        """Bytes that a firing of this cost moves, per parameter of the kernel."""
+        """Return the bytes that a firing of this cost moves, per parameter of the kernel."""
         return self._param_bytes[cost]
 
     def _at(self, firing: int) -> Cost:
@@ -223,7 +223,7 @@ class _StageCost:
         return self._costs[values]
 
     def _scope(self, firing: int) -> Environment:
-        """The scalars that a firing sees."""
+        """Return the scalars that are visible in a firing."""
         iteration, trip = divmod(firing, self.stage.trips)
         scope = dict(self._environment)
         first = self._span.stop - 1 if self.stage.when == "last" else self._span.start
@@ -257,7 +257,7 @@ class _StageCost:
         return self._pipeline.buffers[self._buffers[region]].tier
 
     def _limits(self, view: View, dtype: Dtype) -> Iterator[int]:
-        """Bytes that can move at most through a view that shows elements more than once."""
+        """Return the maximum bytes moved through a view that repeats elements."""
         binding = self._params.get(view.tensor)
         for limit in (repeat_limit(view, dtype), None if binding is None else binding.limit):
             if limit is not None:
@@ -265,7 +265,7 @@ class _StageCost:
 
 
 def repeat_limit(view: View, dtype: Dtype) -> int | None:
-    """Bytes of a view's distinct elements, where it shows some more than once; else None."""
+    """Return the bytes of a view's distinct elements, if it repeats some; else None."""
     if all(stride or size <= 1 for size, stride in zip(view.shape, view.strides, strict=True)):
         return None
     sizes = [size for size, stride in zip(view.shape, view.strides, strict=True) if stride or not size]
@@ -273,14 +273,14 @@ def repeat_limit(view: View, dtype: Dtype) -> int | None:
 
 
 def _executed(kernel: Kernel, environment: Environment) -> Iterator[tuple[Pipeline, Environment]]:
-    """The pipelines that a kernel runs, in order, each with the scalars that are set then."""
+    """Yield the pipelines that a kernel runs, in order, each with the scalars at that point."""
     for item in executed(kernel.body, environment):
-        assert isinstance(item, Pipeline)  # the validator lets nothing else stand in a kernel
+        assert isinstance(item, Pipeline)  # the validator allows nothing else in a kernel
         yield item, dict(environment)
 
 
 def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
-    """The names, and all that they are computed from."""
+    """Return the names, and all names from which they are computed."""
     closure = set(names)
     while True:
         more = {arg for s in definitions if s.name in closure for arg in s.args if isinstance(arg, str)} - closure
@@ -290,13 +290,13 @@ def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
 
 
 def _work_operands(stage: Stage, body: Body) -> dict[str, ScalarOperand]:
-    """The operands of a stage on which the work of a firing depends, by the body's name."""
+    """Return the operands of a stage on which the work of a firing depends, by the body's name."""
     dynamic = dynamic_scalars(body)
     return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=True) if name in dynamic}
 
 
 def _varying(pipeline: Pipeline, stage: Stage) -> set[ScalarOperand]:
-    """Scalars that differ between the firings of a stage."""
+    """Return the scalars that differ between the firings of a stage."""
     varying: set[ScalarOperand] = {pipeline.index, *(f"t{axis}" for axis in range(len(stage.grid)))}
     for scalar in pipeline.scalars:
         if any(arg in varying for arg in scalar.args):

@@ -1,12 +1,12 @@
 """Event-driven replay of one pipeline.
 
-Every stage is a server: its firings follow one another, each begins as soon as the stage is free and its waits are
-met (`sscc.ir.schedule.Stage.waits`). The transfers that are under way in a tier share its bandwidth equally. A
-firing lasts until its arithmetic, which comes after the fixed cost of a firing, and its transfers are done; they go on
-side by side. In a pipeline without buffers nothing can overlap: a firing reads, computes and writes in turn.
+Every stage is a server: its firings run in sequence, each begins as soon as the stage is free and its waits are met
+(`sscc.ir.schedule.Stage.waits`). Concurrent transfers in a tier share its bandwidth equally. A firing lasts until its
+arithmetic, which follows the fixed cost of a firing, and its transfers, which run in parallel, are done. In a pipeline
+without buffers nothing can overlap: a firing reads, computes and writes in sequence.
 
-Iterations of equal work reach a steady state, where the state of the replay repeats but for a shift in time. Once it
-has repeated, whole periods are skipped; times are integers, so the result is that of the full replay.
+Iterations of equal work reach a steady state, in which the state of the replay repeats except for a shift in time. Once
+it has repeated, whole periods are skipped; times are integers, so the result is that of the full replay.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sscc.runtime.timing.cost import Cost, FiringPhase
 
 
 class ReplayKind(ErrorKind):
-    """Base of the deadlocks of a replay."""
+    """Base of the kinds of deadlocks of a replay."""
 
     def __init__(self, message: str) -> None:
         super().__init__(InputError, "the schedule deadlocks: {where}: " + message)
 
 
 class ReplayErrors(ReplayKind):
-    """Stages that wait in vain in a replay."""
+    """Stages that can never continue."""
 
     WAITS_FOR_SLOT = "stage {stage!r} waits for slot {slot} of {buffer!r}"
     WAITS_FOR_PLACE = "stage {stage!r} waits for a free place in {buffer!r}"
@@ -48,13 +48,13 @@ class Link:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage as the replay needs it.
+    """A stage in the form of the replay.
 
     Attributes:
         trips: firings per iteration.
-        reads, writes: ports on buffers, waited for.
-        cost: of a firing, by its number; `uniform` where it is the same for every firing.
-        loads: whether it reads the kernel's parameters.
+        reads, writes: ports on buffers that it waits for.
+        cost: cost of a firing, by its number; `uniform` if it is the same for every firing.
+        loads: True if it reads the kernel's parameters.
     """
 
     name: str
@@ -67,13 +67,13 @@ class StagePlan:
     loads: bool
 
     def firings(self, iterations: int) -> int:
-        """How often it fires in all."""
+        """Return the total number of firings."""
         return self.trips * (iterations if self.when == "each" else min(iterations, 1))
 
 
 @dataclass
 class Span:
-    """Firings of one iteration, or transfers of a tier, without a gap between them; times in femtoseconds."""
+    """Consecutive firings of one iteration, or transfers of a tier, without a gap; times in femtoseconds."""
 
     name: str
     iteration: int
@@ -85,7 +85,7 @@ class Span:
 
 @dataclass
 class Recording:
-    """Everything a trace shows. `occupancy` has (time, change in bytes of SRAM in use), unordered."""
+    """Contents of a trace. `occupancy` has (time, change in bytes of SRAM in use), unordered."""
 
     stages: list[list[Span]]
     tiers: dict[str, list[Span]]
@@ -95,9 +95,9 @@ class Recording:
 
 @dataclass
 class Outcome:
-    """Result of a replay: femtoseconds; per stage, how long it was busy, and firings per cost.
+    """Result of a replay: femtoseconds; per stage, its busy time, and firings per cost.
 
-    A firing is busy for as long as it would take alone, without what sharing a tier adds.
+    A firing's busy time is its time without sharing of tiers.
     """
 
     duration: int
@@ -116,12 +116,12 @@ def replay(
     record: bool = False,
     extrapolate: bool = True,
 ) -> Outcome:
-    """Replays a pipeline of `iterations` iterations.
+    """Replay a pipeline of `iterations` iterations.
 
     Args:
-        where: names the pipeline in messages.
-        prefetch: False makes every stage that reads the kernel's parameters wait for the end of the iteration before.
-        record: keep every firing; switches extrapolation off.
+        where: name of the pipeline in messages.
+        prefetch: False makes every stage that reads the kernel's parameters wait for the end of the previous iteration.
+        record: keep every firing; disables extrapolation.
         extrapolate: skip whole periods of a steady state.
 
     Raises:
@@ -132,7 +132,7 @@ def replay(
 
 @dataclass
 class _Slots:
-    """The slots of a buffer that matter now; `left` counts the readers that a complete slot still waits for."""
+    """The slots of a buffer that are in use; `left` counts the readers that a complete slot still waits for."""
 
     depth: int
     left: dict[int, int] = field(default_factory=dict)
@@ -141,12 +141,14 @@ class _Slots:
 
 @dataclass
 class _Server:
-    """A stage at work.
+    """State of a stage.
 
     Attributes:
-        next: number of the firing that runs or comes next. running: whether one runs.
-        since: when it began, or when the stage became idle.
-        phases: what is left of the firing after the present phase. pending: parts of the present phase under way.
+        next: number of the firing that runs or comes next.
+        running: True if a firing runs.
+        since: time when it began, or when the stage became idle.
+        phases: phases of the firing after the current one.
+        pending: unfinished parts of the current phase.
     """
 
     next: int = 0
@@ -158,7 +160,8 @@ class _Server:
 
 
 class _Tier:
-    """Equal sharing: `served` is what each transfer has got since the tier was last idle, in femtoseconds alone."""
+    """A tier with equal sharing: `served` is the service that each transfer has received since the tier was last idle,
+    in femtoseconds of exclusive use."""
 
     def __init__(self, recording: list[Span] | None) -> None:
         self.served = 0
@@ -179,7 +182,7 @@ class _Tier:
         return self.updated + (self.active[0][0] - self.served) * len(self.active)
 
     def ended(self, now: int) -> Iterable[int]:
-        """The stages whose transfers end now."""
+        """Return the stages whose transfers end now."""
         self._update(now)
         while self.active and self.active[0][0] <= self.served:
             yield heapq.heappop(self.active)[1]
@@ -221,7 +224,7 @@ class _Replay:
         self._skipping = extrapolate and all(stages[index].uniform for index in self._each)
         self._seen: dict[Any, tuple[int, int, list[int], list[Counter[Cost]]]] = {}
         self._computing: list[tuple[int, int]] = []  # (end, stage)
-        self._waiting: dict[int, None] = dict.fromkeys(range(len(stages)))  # to look at, in this order
+        self._waiting: dict[int, None] = dict.fromkeys(range(len(stages)))  # stages to check, in this order
         self._now = self._end = 0
 
     def run(self) -> Outcome:
@@ -242,7 +245,7 @@ class _Replay:
     # -- firings
 
     def _begin_all(self) -> None:
-        """Begins every firing that can begin now; those that take no time may allow others."""
+        """Begin every firing that can begin now. Firings that take no time may enable others."""
         while self._waiting:
             index = next(iter(self._waiting))
             del self._waiting[index]
@@ -251,7 +254,8 @@ class _Replay:
                 self._begin(index)
 
     def _may_fire(self, index: int) -> bool:
-        """Whether a stage has its input and room for what it makes, and need not wait for the iteration before."""
+        """Return True if a stage has its inputs and space for its outputs, and need not wait for the previous
+        iteration."""
         stage, firing = self._stages[index], self._servers[index].next
         for link in stage.reads:
             if firing // link.per + link.lag not in self._slots[link.buffer].left:
@@ -263,13 +267,13 @@ class _Replay:
         return self._prefetch or not (ahead and stage.loads)
 
     def _has_place(self, buffer: int, slot: int) -> bool:
-        """Whether the place of a slot is free: unless an earlier slot lies there, it is."""
+        """Return True if the place of a slot is free, that is, no earlier slot occupies it."""
         before = slot - self._slots[buffer].depth
         written = before >= 0 and any(self._uses(*writer, before) for writer in self._writers[buffer])
         return not written or before in self._slots[buffer].free
 
     def _uses(self, index: int, link: Link, slot: int) -> range:
-        """The firings of a stage that use a slot through a port."""
+        """Return the firings of a stage that use a slot through a port."""
         first = (slot - link.lag) * link.per
         return range(max(first, 0), min(first + link.per, self._totals[index]))
 
@@ -286,7 +290,7 @@ class _Replay:
         self._go_on(index)
 
     def _go_on(self, index: int) -> None:
-        """Begins the next phase of a firing; ends the firing after the last."""
+        """Begin the next phase of a firing, or end it after the last one."""
         server = self._servers[index]
         while server.phases and not server.pending:
             phase, server.phases = server.phases[0], server.phases[1:]
@@ -308,7 +312,7 @@ class _Replay:
         return self._tiers[name]
 
     def _end_all(self) -> None:
-        """Ends everything that ends now."""
+        """End everything that ends now."""
         ended: list[int] = []
         for tier in self._tiers.values():
             if tier.active and tier.next_end() <= self._now:
@@ -340,7 +344,7 @@ class _Replay:
                 self._waiting.update(dict.fromkeys(() if self._prefetch else self._each))
 
     def _settle(self, index: int, firing: int) -> None:
-        """Completes the slots that the firing filled, and frees those that it read."""
+        """Complete the slots that the firing filled, and free those that it read."""
         for link in self._stages[index].writes:
             if firing % link.per == link.per - 1:
                 slot = firing // link.per + link.lag
@@ -355,7 +359,7 @@ class _Replay:
                 self._release(link.buffer, slot)
 
     def _release(self, buffer: int, slot: int) -> None:
-        """Frees a slot if all readers are done; looks at the stages that may wait for it either way."""
+        """Free a slot if all readers are done, and check the stages that may wait for it in either direction."""
         slots = self._slots[buffer]
         if slots.left[slot] == 0:
             del slots.left[slot]
@@ -384,7 +388,7 @@ class _Replay:
     # -- steady state
 
     def _skip(self) -> None:
-        """If the state is that of an earlier iteration, moves on by as many periods as leave the end alone."""
+        """If the state is that of an earlier iteration, skip as many periods as possible without reaching the end."""
         key = self._state()
         if key not in self._seen:
             self._seen[key] = (self._completed, self._now, list(self._busy), [Counter(f) for f in self._fired])
@@ -406,7 +410,7 @@ class _Replay:
                 self._fired[index][cost] += times * count
 
     def _state(self) -> Any:
-        """Everything that the future depends on, relative to the completed iterations and to the time."""
+        """Return everything that the future depends on, relative to the completed iterations and to the time."""
         base, now = self._completed, self._now
         servers = []
         for index, server in enumerate(self._servers):
@@ -429,18 +433,19 @@ class _Replay:
         return tuple(servers), tuple(slots), tiers, computing
 
     def _first_slot(self, buffer: int, iteration: int) -> int:
-        """Where the numbers of a buffer's slots have come to at an iteration."""
+        """Return the first slot number of a buffer in an iteration."""
         for index, link in (*self._readers[buffer], *self._writers[buffer]):
             if self._moves(index, link):
                 return iteration * self._stages[index].trips // link.per
         return 0
 
     def _moves(self, index: int, link: Link) -> bool:
-        """Whether a port comes to other slots as iterations go by."""
+        """Return True if a port uses different slots in later iterations."""
         return self._stages[index].when == "each" and link.per < self._totals[index]
 
     def _slot_shifts(self, period: int) -> list[int] | None:
-        """By how many slots each buffer moves in a period; None where that is no whole number or its ports differ."""
+        """Return the number of slots by which each buffer advances in a period; None if that is fractional or its ports
+        differ."""
         shifts = []
         for readers, writers in zip(self._readers, self._writers, strict=True):
             moves = set()
@@ -454,7 +459,7 @@ class _Replay:
         return shifts
 
     def _used_once(self, lower: int, upper: int) -> bool:
-        """Whether a prologue or an epilogue uses a slot that belongs to iterations between two others."""
+        """Return True if a prologue or an epilogue uses a slot that belongs to iterations between two others."""
         for number, state in enumerate(zip(self._readers, self._writers, strict=True)):
             span = range(self._first_slot(number, lower), self._first_slot(number, upper))
             for index, link in (*state[0], *state[1]):
@@ -493,7 +498,7 @@ class _Replay:
 
 
 def _ports(buffers: int, links: Sequence[Sequence[Link]]) -> list[list[tuple[int, Link]]]:
-    """The ports on each buffer, with the stage of each."""
+    """Return the ports on each buffer, with the stage of each."""
     by_buffer: list[list[tuple[int, Link]]] = [[] for _ in range(buffers)]
     for index, ports in enumerate(links):
         for link in ports:
@@ -502,7 +507,7 @@ def _ports(buffers: int, links: Sequence[Sequence[Link]]) -> list[list[tuple[int
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """Adds a span, or makes the last one longer where it touches it."""
+    """Append a span, or extend the last one if it is adjacent."""
     last = spans[-1] if spans else None
     if last is not None and last.end == span.begin and last.iteration == span.iteration:
         last.end, last.count, last.nbytes = span.end, last.count + span.count, last.nbytes + span.nbytes

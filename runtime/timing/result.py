@@ -1,4 +1,4 @@
-"""What the timing model found. Seconds are floats, bytes are integers."""
+"""Results of the timing model. Seconds are floats, bytes are integers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from sscc.runtime.timing.replay import Recording
 
 @dataclass(frozen=True)
 class StageTiming:
-    """A stage over all its firings; what is left of the pipeline's time it spends before or after them.
+    """A stage over all its firings. For the rest of the pipeline's time it is idle.
 
     Attributes:
-        pcus: compute units per socket; 0 stands for the whole machine.
-        busy_seconds: computing or transferring. compute_seconds: the arithmetic alone. fixed_seconds: what its
-            firings take besides, whatever they do.
-        nbytes: moved per tier.
-        operations: of its arithmetic.
+        pcus: compute units per socket; 0 for the whole machine.
+        busy_seconds: time of computing or transferring.
+        compute_seconds: time of the arithmetic alone.
+        fixed_seconds: fixed cost of its firings.
+        nbytes: bytes moved per tier.
+        operations: operations of its arithmetic.
     """
 
     name: str
@@ -36,7 +37,8 @@ class StageTiming:
 
     @property
     def bound(self) -> str:
-        """What fills its busy time: "compute", "firings" (their fixed cost), or "memory" (transfers outlast both)."""
+        """Bound of its busy time: "compute", "firings" (their fixed cost), or "memory" (transfers take longer than
+        both)."""
         if 2 * (self.compute_seconds + self.fixed_seconds) <= self.busy_seconds:
             return "memory"
         return "compute" if self.compute_seconds >= self.fixed_seconds else "firings"
@@ -47,9 +49,10 @@ class PipelineTiming:
     """One execution of a pipeline.
 
     Attributes:
-        on_chip_bytes: end of its buffers in the on-chip memory. pcus: of all its stages, per socket.
-        param_bytes: moved per parameter of the kernel.
-        recording: every firing, if that was asked for.
+        on_chip_bytes: end of its buffers in on-chip memory.
+        pcus: compute units of all its stages, per socket.
+        param_bytes: bytes moved per parameter of the kernel.
+        recording: every firing, if requested.
     """
 
     name: str
@@ -64,7 +67,7 @@ class PipelineTiming:
 
 @dataclass(frozen=True)
 class KernelTiming:
-    """One execution of a kernel, without launch and boundary: its pipelines one after another.
+    """One execution of a kernel, without launch and boundary: its pipelines in sequence.
 
     Attributes:
         pcus, pmus: compute and memory units that it occupies, per socket.
@@ -95,14 +98,14 @@ class KernelTiming:
 
     @property
     def slowest(self) -> StageTiming | None:
-        """The stage that is busy longest."""
+        """The stage with the longest busy time."""
         stages = [stage for pipeline in self.pipelines for stage in pipeline.stages]
         return max(stages, key=lambda stage: stage.busy_seconds, default=None)
 
 
 @dataclass(frozen=True)
 class LaunchTiming:
-    """A launch: from `begin` on launch and boundary cost, then the kernel. Equal launches share a `KernelTiming`."""
+    """A launch: launch and boundary cost from `begin` on, then the kernel. Equal launches share a `KernelTiming`."""
 
     launch: Launch
     kernel: KernelTiming
@@ -114,11 +117,11 @@ class KernelSummary:
     """All launches of a kernel in one call of an entry; PCUs and PMUs per socket.
 
     Attributes:
-        seconds: with launch and boundary cost, so that the kernels of a call add up to its time. This is the one time
-            of a kernel that `sscc inspect` and `sscc report` state, and their shares are parts of the call's time.
-        launch_seconds: the part of `seconds` that is launch and boundary cost.
-        slowest: the stage that is busy longest, "" where there is none.
-        bound: what fills its time (`StageTiming.bound`).
+        seconds: time with launch and boundary cost, so that the kernels of a call add up to its time. `sscc inspect`
+            and `sscc report` show this time, and fractions of the call's time.
+        launch_seconds: launch and boundary cost, a part of `seconds`.
+        slowest: stage with the longest busy time, "" if there is none.
+        bound: bound of its time (`StageTiming.bound`).
     """
 
     name: str
@@ -135,11 +138,11 @@ class KernelSummary:
 
 @dataclass(frozen=True)
 class StageSummary:
-    """All firings of a stage in one call of an entry; what is not said here is as in `StageTiming`.
+    """All firings of a stage in one call of an entry; other attributes as in `StageTiming`.
 
     Attributes:
-        kernel, pipeline, stage: their names; those of stages differ within a pipeline.
-        bound: what fills the longest one's time.
+        kernel, pipeline, stage: their names; names of stages are unique within a pipeline.
+        bound: bound of its longest execution.
     """
 
     kernel: str
@@ -158,8 +161,8 @@ class Timing:
 
     Attributes:
         launch_overhead: seconds per launch that are not execution: launch plus boundary.
-        tensor_bytes: moved per tensor of the program.
-        assumptions: what the figures rest on, a sentence each.
+        tensor_bytes: bytes moved per tensor of the program.
+        assumptions: assumptions of the model, one sentence each.
     """
 
     entry: str
@@ -184,18 +187,18 @@ class Timing:
         return _total(launch.kernel.nbytes for launch in self.launches)
 
     def bandwidth(self, tier: str) -> float:
-        """Bytes per second that a tier moves on average."""
+        """Return the mean bytes per second that a tier moves."""
         return self.nbytes.get(tier, 0) / self.seconds if self.seconds else 0.0
 
     @property
     def roofline_fraction(self) -> float:
-        """The share of main memory's roofline: the least time for its bytes over the time it takes."""
+        """Fraction of main memory's roofline: the minimum time for its bytes over the actual time."""
         main = self.target.main.name
         return self.target.seconds({main: self.nbytes.get(main, 0)}) / self.seconds if self.seconds else 0.0
 
     @property
     def on_chip_bytes(self) -> int:
-        """High-water mark of the on-chip memory, by the buffers' addresses."""
+        """High-water mark of on-chip memory, from the buffers' addresses."""
         return max((launch.kernel.on_chip_bytes for launch in self.launches), default=0)
 
     @property
@@ -207,7 +210,7 @@ class Timing:
         return max((launch.kernel.pmus for launch in self.launches), default=0)
 
     def kernels(self) -> tuple[KernelSummary, ...]:
-        """Per kernel, the most expensive first."""
+        """Return a summary per kernel, the most expensive first."""
         groups: dict[str, list[KernelTiming]] = {}
         for launch in self.launches:
             groups.setdefault(launch.kernel.name, []).append(launch.kernel)
@@ -215,7 +218,7 @@ class Timing:
         return tuple(sorted(summaries, key=lambda kernel: (-kernel.seconds, kernel.name)))
 
     def stages(self) -> tuple[StageSummary, ...]:
-        """Per stage, over all launches of its kernel, in the order in which they come up."""
+        """Return a summary per stage, over all launches of its kernel, in order of first appearance."""
         parts: dict[tuple[str, str, str], list[StageTiming]] = {}
         for launch in self.launches:
             for pipeline in launch.kernel.pipelines:

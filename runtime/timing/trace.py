@@ -1,10 +1,10 @@
-"""Chrome traces of a timing: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Chrome traces of a timing: JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 One process per socket; sockets do the same, so their processes are equal. Tracks: kernels (each launch with its
 launch and boundary cost and its pipelines inside), loop iterations (asynchronous spans, because they overlap), the
 memory tiers, and every stage of every kernel; a counter shows the bytes of SRAM in use. Times are microseconds.
-Firings (or transfers) of one iteration without a gap between them are one event. Several timings are processes of their
-own, each from 0 on.
+Consecutive firings (or transfers) of one iteration without a gap are one event. Several timings are separate processes,
+each from time 0 on.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _MICRO = 1e6
 
 
 def write_trace(path: Path, *timings: Timing) -> None:
-    """Writes the trace of timings that were made with ``record=True``; to stdout where `path` is "-".
+    """Write the trace of timings that were made with ``record=True``; to stdout for the path "-".
 
     Raises:
-        UsageError: a timing without a recording. OutputError: the file cannot be written.
+        UsageError: a timing without a recording.
+        OutputError: the file cannot be written.
     """
     facts = [{"entry": timing.entry, "assumptions": timing.assumptions} for timing in timings]
     with trace_file(path) as file:
@@ -43,7 +44,7 @@ def write_trace(path: Path, *timings: Timing) -> None:
 
 
 def trace_events(*timings: Timing) -> Iterator[Event]:
-    """All events, metadata first."""
+    """Yield all events, metadata first."""
     sockets = [range(int(timing.target.sockets.value)) for timing in timings]
     first = [sum(map(len, sockets[:number])) for number in range(len(timings))]
     tracks = [_Tracks.of(timing) for timing in timings]
@@ -60,7 +61,8 @@ def trace_events(*timings: Timing) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class _Tracks:
-    """Thread numbers, of the memory tiers and then of stages by kernel, pipeline and stage, in order of appearance."""
+    """Thread numbers, first of the memory tiers, then of stages by kernel, pipeline and stage, in order of appearance.
+    """
 
     tiers: dict[str, int]
     stages: dict[tuple[str, str, str], int]

@@ -1,28 +1,27 @@
-"""What one firing of a body has to do: operations of the compute units, and bytes of each parameter.
+"""Work of one firing of a body: operations of the compute units, and bytes of each parameter.
 
-Counting rules, where a step does not simply touch everything it sees once:
+Counting rules for steps that do not simply access all of their operands once:
 
-* A parameter that several steps read comes in once per firing; it counts at most with its own size.
+* A parameter that several steps read is loaded once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
-* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named, or
-  as many as are named in the mean (`mean_places`).
-  Where a step makes the slices from codes, it makes and reads those alone.
-* `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
-  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of rows that an
-  index selects it fetches the valid ones only, and does not read those of the cache in whose place they stand. Of a
-  cache that layers with budgets of their own share it reads in place, as many rows as the layers have in the mean.
+* A product with an indirect axis reads a slice per index, at most all of them: for experts the maximum number, or the
+  mean number (`mean_places`). A step that dequantizes the slices processes and reads only these.
+* `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache: the
+  tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. From rows selected by an
+  index it fetches only the valid ones, and does not read the cache rows that they replace. From a cache that layers
+  with different budgets share it reads in place, counted with the mean number of rows of these layers.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
-* Where queries choose, scores by landmarks are of the candidates, the positions of a slot without sinks and ring:
-  `valid_rows` without them. Attention reads as many rows of the store as are chosen, or where there is a limit as may
-  be fetched, and the resident rows where these are. Of chosen rows a share may be said to stay from step to step
-  (`staying`): they are read where sinks and ring are.
-* Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
-  for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
-* Of a sum over N ranks each takes 1/N of the values from all others, adds them up, and gives the sums to all others:
-  two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes; where each keeps what it has added up, it is
-  the first of them and half of these bytes. What is put together of pieces takes one hop,
-  in which it sends its piece to all others; what all give to all takes one, in which it sends all but its own part.
+* If queries select, scores by landmarks are those of the candidates, the positions of a slot without sinks and ring:
+  `valid_rows` without these. Attention reads the selected rows of the store, or with a limit the fetched rows, and the
+  resident rows in their memory. A given fraction of selected rows may stay from step to step (`staying`): these are
+  read from the memory of sinks and ring.
+* Encoded rows move in stored form, bytes of codes and a scale, and are decoded for arithmetic: `ENCODE_OPS`
+  element-wise operations per number for encoding, `DECODE_OPS` in attention.
+* For a sum over N ranks each rank receives 1/N of the values from all others, adds them up, and sends the sums to all
+  others: two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. A reduce-scatter is the first hop with
+  half of these bytes. An all-gather takes one hop, in which a rank sends its piece to all others; an all-to-all takes
+  one hop, in which it sends everything but its own part.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
@@ -83,28 +82,28 @@ from sscc.ir.schedule import (
 from sscc.ir.weight_formats.registry import format_named
 
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
-CAP_OPS = 6  # of a score that is capped: two products, a hyperbolic tangent (exponential, sum, quotient, difference)
+CAP_OPS = 6  # per capped score: two products, a hyperbolic tangent (exponential, sum, quotient, difference)
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
 ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
 DECAY_OPS = 1  # an exponential
 RECURRENT_BLOCK = 16  # tokens whose updates of a state are summed together
-DOT_OPS = 2  # of four products of bytes, as lanes have 32 bits: multiply, add up
-LANDMARK_OPS = 4  # of a score: to float, two products, a running maximum
+DOT_OPS = 2  # per four byte products, because lanes have 32 bits: multiply, add up
+LANDMARK_OPS = 4  # per score: conversion to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
 
 @dataclass(frozen=True)
 class Work:
-    """One firing.
+    """Work of one firing.
 
     Attributes:
         products: floating-point operations of products by dtype of the operands (two per multiply and add).
         vectors: (points, operations per point) of each element-wise pass.
         read, written: bytes per parameter.
-        local_bytes: read and written of the body's locals.
-        sent: bytes that a rank sends to others, and as many that it receives.
-        hops: how often one of its messages waits for one of others.
+        local_bytes: bytes read and written in the body's locals.
+        sent: bytes that a rank sends to others; it receives the same number.
+        hops: number of messages in sequence.
     """
 
     products: Mapping[Dtype, int]
@@ -117,12 +116,12 @@ class Work:
 
     @property
     def operations(self) -> int:
-        """All of them: those of products, and those of element-wise passes."""
+        """Total operations of products and of element-wise passes."""
         return sum(self.products.values()) + sum(points * each for points, each in self.vectors)
 
 
 def dynamic_scalars(body: Body) -> frozenset[str]:
-    """The body's scalars on which the amount of work depends."""
+    """Return the body's scalars on which the amount of work depends."""
     steps = (step for step in body.steps if isinstance(step, Op))
     return frozenset(getattr(step, name) for step in steps for name in spec_of(type(step)).numbers)
 
@@ -136,23 +135,23 @@ def measure(
     grid: Sequence[int] = (),
     mean_experts: bool = False,
 ) -> Work:
-    """Counts one firing.
+    """Return the work of one firing.
 
     Args:
         scalars: values of `dynamic_scalars(body)`, by name.
         valid_rows: rows of each slot's cache that hold a token; None for all of them.
-        mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
-            the mean of the layers.
-        staying: of the rows that a query chooses, where any may be fetched, the share that stays near.
+        mean_rows: for caches that layers share, the mean number of rows of a layer, by the number of rows that
+            attention sees.
+        staying: fraction of the rows selected by a query that stays near, if any may be fetched.
         grid: the ranks of the program.
-        mean_experts: of what products choose by an index, as much is read as in the mean; else the most.
+        mean_experts: True to count the mean number of slices that products read by an index, False for the maximum.
     """
     return _Meter(body, scalars, valid_rows, mean_rows, staying, grid, mean_experts).measure()
 
 
 def mean_places(places: int, chosen: int, tokens: int) -> float:
-    """How many of so many places are named in the mean, where each of the tokens names `chosen` different ones, every
-    choice is as likely as any other, and tokens choose independently: X (1 - (1 - k / X)^T)."""
+    """Return the mean number of distinct places out of `places` if each of the tokens names `chosen` different ones,
+    uniformly and independently: X (1 - (1 - k / X)^T)."""
     return float(places * (1 - (1 - chosen / places) ** tokens))
 
 
@@ -168,7 +167,7 @@ class _Region:
 
 
 class _Meter:
-    """Walks the steps of a body. Bytes of affine accesses are capped at the region's size, others add up."""
+    """Counts the steps of a body. Bytes of affine accesses are capped at the region's size, others add up."""
 
     def __init__(
         self,
@@ -226,7 +225,7 @@ class _Meter:
         return self._scalars[name]
 
     def own_rows(self, rows: int) -> int:
-        """How many of the rows that attention sees of a cache are the layer's own."""
+        """Return the number of rows that belong to the layer among those that attention sees in a cache."""
         return self._mean.get(rows, rows)
 
     def valid_rows(self, rows: int) -> int:
@@ -234,12 +233,12 @@ class _Meter:
         return own if self._valid is None else min(own, self._valid)
 
     def elements(self, name: str, count: int, *, write: bool = False) -> None:
-        """`count` elements of a region, at most the whole of it."""
+        """Count `count` elements of a region, at most the whole of it."""
         region = self._regions[name]
         self._capped[write][region.root] += min(count * DTYPE_BYTES[region.dtype], region.nbytes)
 
     def move(self, name: str, count: int, *, write: bool, capped: bool) -> None:
-        """`count` elements of a region; those that are not capped as often as they are asked for."""
+        """Count `count` elements of a region; without a cap they may exceed its size."""
         if capped:
             self.elements(name, count, write=write)
         else:
@@ -247,13 +246,13 @@ class _Meter:
             self._extra[write][region.root] += count * DTYPE_BYTES[region.dtype]
 
     def read_nearer(self, far: str, near: str, count: int) -> None:
-        """`count` elements that are read are not those of `far`, but lie where `near` does."""
+        """Count `count` elements that are read from the memory of `near` instead of `far`."""
         nbytes = count * DTYPE_BYTES[self._regions[far].dtype]
         self._capped[False][self._regions[far].root] -= nbytes
         self._extra[False][self._regions[near].root] += nbytes
 
     def share(self, name: str) -> Fraction:
-        """Of what a step makes, the share that anybody reads: all, or of slices those that a product may name."""
+        """Return the fraction of a step's result that is read: all, or for slices those that a product may name."""
         root = self._regions[name].root
         for operand, (axis, named) in self._named.items():
             if self._regions[operand].root == root and root in {local.name for local in self._body.locals}:
@@ -263,9 +262,9 @@ class _Meter:
     def access(
         self, access: Access, dims: tuple[int, ...], *, write: bool = False, share: Fraction = Fraction(1)
     ) -> None:
-        """The elements that an affine map reaches, or a share of them: per dimension of the region no more than its
-        span. Of an indirect axis as many places as there are indices, which may all differ; what is not named is not
-        read."""
+        """Count the elements that an affine map reaches, or a fraction of them: per dimension of the region no more
+        than its span. Along an indirect axis one place per index is counted, because all may differ; other places are
+        not read."""
         spans, rows = [_span(row, dims) for row in access.map], access.map
         if access.indirect is not None:
             index = access.indirect.index
@@ -277,8 +276,8 @@ class _Meter:
         self.elements(access.param, int(count * share), write=write)
 
     def _named_by(self, access: Access, dims: tuple[int, ...]) -> tuple[int, int]:
-        """The indirect axis of an operand of a product, and how many of its places are named. Of the numbers that the
-        product finds in the tensor of indices, those along the last dimension are a token's choices."""
+        """Return the indirect axis of a product's operand, and the number of its places that are named. In the tensor
+        of indices, the numbers along the last dimension are a token's choices."""
         assert access.indirect is not None
         places = self.shape(access.param)[access.indirect.axis]
         *tokens, chosen = [s for d, s in enumerate(dims) if any(row[d] for row in access.indirect.index.map)] or [1]
@@ -293,7 +292,7 @@ class _Meter:
         self._products[dtype] += count
 
     def ranks(self, axes: Sequence[int]) -> int:
-        """How many ranks a collective along these axes of the grid joins."""
+        """Return the number of ranks that a collective along these axes of the grid joins."""
         return prod(self._grid[axis] for axis in axes)
 
     def send(self, nbytes: int, hops: int) -> None:
@@ -386,7 +385,7 @@ def _all_to_all(meter: _Meter, step: AllToAll) -> None:
 
 
 def _move(meter: _Meter, step: Any) -> None:
-    """The elements that an operation of the algorithm moves, as its specification says."""
+    """Count the elements that an operation of the algorithm moves, according to its specification."""
     spec = spec_of_step(step)
     present = spec.regions(step)
     sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
@@ -416,13 +415,13 @@ def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
 
 
 def _attend(meter: _Meter, step: Any, scores: int) -> None:
-    """Two products and a softmax over `scores` pairs of a query row and a key row."""
+    """Count two products and a softmax over `scores` pairs of a query row and a key row."""
     meter.flops(meter.dtype(step.query), 2 * scores * (meter.shape(step.query)[-1] + meter.shape(step.out)[-1]))
     meter.vector(scores, _softmax_ops(step))
 
 
 def _softmax_ops(step: Any) -> int:
-    """Element-wise operations of a softmax per score."""
+    """Return the element-wise operations of a softmax per score."""
     return SOFTMAX_OPS + _cap_ops(step)
 
 
@@ -431,7 +430,8 @@ def _cap_ops(step: Any) -> int:
 
 
 def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -> None:
-    """Encodes or decodes `rows` rows per slot and head of a cache, of the width of `like`; nothing for floats."""
+    """Count encoding or decoding of `rows` rows per slot and head of a cache, of the width of `like`; nothing for
+    floats."""
     if meter.dtype(cache) == "i8":
         slots, heads = meter.shape(cache)[:2]
         meter.vector(slots * heads * rows * meter.shape(like)[-1], operations)
@@ -440,7 +440,7 @@ def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -
 def _attend_cached(
     meter: _Meter, step: CachedAttention | DecodeAttention, segments: Sequence[Segment | DecodeAttention]
 ) -> None:
-    """The arithmetic of attention over the valid rows of segments."""
+    """Count the arithmetic of attention over the valid rows of segments."""
     batch, heads = meter.shape(step.query)[:2]
     rows = sum(meter.shape(getattr(segment, "index", "") or segment.key)[2] for segment in segments)
     valid = meter.valid_rows(rows)
@@ -470,13 +470,13 @@ def _landmarks(meter: _Meter, step: Landmarks) -> None:
 
 
 def _rotate(meter: _Meter, rows: str) -> None:
-    """Butterflies, and the codes of what they give."""
+    """Count butterflies, and the codes of their results."""
     shape = meter.shape(rows)
     meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))) + ENCODE_OPS)
 
 
 def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | FetchRows | QueryAttention, rows: int) -> int:
-    """Of how many of the `rows` positions of a slot a step chooses."""
+    """Return the number of candidates among the `rows` positions of a slot."""
     return max(meter.valid_rows(rows) - step.sink - step.recent, 0)
 
 
@@ -495,7 +495,8 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
 
 @executes(ChooseRows, FetchRows)
 def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -> None:
-    """The exact scores of sinks and ring, one softmax over these and those by landmarks, a streaming top-K."""
+    """Count the exact scores of sinks and ring, one softmax over these and those by landmarks, and a streaming top-K.
+    """
     (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     if isinstance(step, ChooseRows | FetchRows):
         chosen = step.selected if isinstance(step, ChooseRows) else step.resident
@@ -511,7 +512,7 @@ def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -
 
 @executes(QueryAttention)
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
-    """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
+    """Count the landmark of a new key, scores by all landmarks, the selection, and attention over the selected rows."""
     if step.bits != PLAIN_BITS:
         _rotate(meter, step.new_key)
     _landmark_scores(meter, step)
@@ -533,8 +534,8 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
 
 @executes(ChooseByIndex)
 def _choose_by_index(meter: _Meter, step: ChooseByIndex) -> None:
-    """Scores of all positions by each head, their sum over heads, a streaming top-K. Of a chunk a token sees half of
-    the chunk's positions in the mean."""
+    """Count scores of all positions by each head, their sum over heads, and a streaming top-K. In a chunk a token sees
+    half of the chunk's positions on average."""
     (slots, tokens, heads, dim), (_, choices, _, topk) = meter.shape(step.query), meter.shape(step.chosen)
     start = meter.scalar(step.start)
     pairs = slots * (_triangle(start + tokens) - _triangle(start))
@@ -570,7 +571,7 @@ def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkA
 
 @executes(LatentChunkAttention)
 def _latent_chunk_attention(meter: _Meter, step: LatentChunkAttention) -> None:
-    """Attention, and the keys and values that heads make of every row that the chunk sees."""
+    """Count attention, and the keys and values that heads compute from every row that the chunk sees."""
     _causal(meter, step)
     for up in (step.k_up, step.v_up):
         meter.flops(meter.dtype(step.query), 2 * prod(meter.shape(up)) * _seen(meter, step))
@@ -594,29 +595,29 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
 
 
 def _seen(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> int:
-    """Rows of a prompt that the queries of a chunk attend to."""
+    """Return the number of prompt rows that the queries of a chunk attend to."""
     start, window = meter.scalar(step.start), _window(step)
     return start - window.first(start) + meter.shape(step.query)[2]
 
 
 def _window(step: CausalAttention | ChunkAttention | LatentChunkAttention) -> Span:
-    """Which positions a query sees."""
+    """Return the span of positions that a query sees."""
     return Span() if isinstance(step, LatentChunkAttention) else Span(step.window, step.window_stride or 1)
 
 
 def _in_chunks(n: int, size: int) -> int:
-    """The positions that the first `n` queries see together, each those of its chunk up to itself."""
+    """Return the total number of positions that the first `n` queries see, each in its chunk up to itself."""
     return n // size * _triangle(size) + _triangle(n % size)
 
 
 def _triangle(n: int) -> int:
-    """1 + 2 + .. + n."""
+    """Return 1 + 2 + .. + n."""
     return n * (n + 1) // 2
 
 
 @executes(ObservationScores)
 def _score(meter: _Meter, step: ObservationScores) -> None:
-    """Q K^T of the observation queries over the prompt, and its softmax."""
+    """Count Q K^T of the observation queries over the prompt, and its softmax."""
     length, (_, heads, window, width) = meter.scalar(step.length), meter.shape(step.observed)
     meter.flops(meter.dtype(step.observed), 2 * heads * window * length * width)
     meter.vector(heads * window * length, _softmax_ops(step))
@@ -638,7 +639,7 @@ def _select(meter: _Meter, step: Select) -> None:
 
 @executes(TopK)
 def _topk(meter: _Meter, step: TopK) -> None:
-    """A pass over the row for each number that is chosen."""
+    """Count a pass over the row for each selected number."""
     meter.vector(prod(meter.shape(step.source)), meter.shape(step.indices)[1])
 
 
@@ -656,8 +657,8 @@ def _dequantize(meter: _Meter, step: Dequantize | LookUp) -> None:
 
 @executes(RecurrentStep, RecurrentChunk)
 def _recurrent(meter: _Meter, step: RecurrentStep | RecurrentChunk) -> None:
-    """Products of keys and queries with the state and of keys with updates; in blocks of tokens also products of keys
-    and queries with keys, and of these with updates. An exponential for each decay."""
+    """Count products of keys and queries with the state and of keys with updates; in blocks of tokens also products of
+    keys and queries with keys, and of these with updates. One exponential per decay."""
     slots, heads, depth, width = meter.shape(step.state)
     (_, tokens, _, _), decays = meter.shape(step.query), meter.shape(step.decay)[3]
     sides = 2 if step.beta else 1
@@ -670,8 +671,8 @@ def _recurrent(meter: _Meter, step: RecurrentStep | RecurrentChunk) -> None:
 
 @executes(UpdateRows, Observe)
 def _nothing(meter: _Meter, step: Any) -> None:
-    """It only moves."""
+    """Count no arithmetic: the step only moves data."""
 
 
 ARITHMETIC: Mapping[type, Callable[..., None]] = functions_of(globals())
-"""The arithmetic of each kind of step, besides what it moves."""
+"""Arithmetic of each kind of step, besides the data that it moves."""

@@ -1,5 +1,5 @@
-"""The independent validator: proves a schedule, or refuses it and says where. It shares no code with what makes
-schedules and with what executes them."""
+"""The independent validator: it proves a schedule, or refuses it with the place of the fault. It shares no code with
+the compiler that produces schedules or the interpreters that execute them."""
 
 from sscc.runtime.validator.failure import Limits
 from sscc.runtime.validator.findings import EntryReport, Report, Run

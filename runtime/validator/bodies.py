@@ -1,6 +1,6 @@
-"""A body, proved by itself: names, shapes, access maps inside their operands, nothing read before it is written.
+"""Proof of a single body: names, shapes, access maps inside their operands, nothing read before it is written.
 
-What stays open depends on who uses it, and is handed on as `BodyFacts`.
+Conditions on its users are returned as `BodyFacts`.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from sscc.runtime.validator.steps import check_sizes
 
 
 class BodyProofErrors(ProofKind):
-    """Bodies whose names, shapes, access maps or steps do not fit."""
+    """Bodies with invalid names, shapes, access maps or steps."""
 
     NAME_TWICE = "the name {name!r} is given twice"
     EMPTY_SHAPE = "{name!r} has shape [{shape}], every size must be at least 1"
-    WINDOW_OF_NOTHING = "window {window!r} is of {tensor!r}, which is no parameter and no local"
+    WINDOW_OF_NOTHING = "window {window!r} shows {tensor!r}, which is neither a parameter nor a local"
     WINDOW_FORM = "window {window!r} has shape [{shape}], strides [{strides}] and {terms} terms"
     WINDOW_OUT_OF_RANGE = "window {window!r} reaches elements {low} .. {high} of {tensor!r}, which has {elements}"
-    UNKNOWN_NAME = "it names {name!r}, which does not exist; there are {names!r}"
-    UNKNOWN_SCALAR = "it names scalar {scalar!r}, which does not exist; there are {scalars!r}"
+    UNKNOWN_NAME = "it names {name!r}, which does not exist; the names are {names!r}"
+    UNKNOWN_SCALAR = "it names scalar {scalar!r}, which does not exist; the scalars are {scalars!r}"
     READ_BEFORE_WRITTEN = "it reads elements of {name!r} that no step before it has written"
     WRITES_READ_ONLY = "it writes parameter {name!r}, which is declared read"
-    UPDATES_UNWRITTEN_LOCAL = "it updates some elements of {name!r}, which is a local that is not written before"
+    UPDATES_UNWRITTEN_LOCAL = "it updates some elements of the local {name!r}, which is not written before"
     UPDATES_UNDEFINED = "it updates some elements of {name!r}, which is declared {access}"
     WRITTEN_TWICE = "it writes elements of {name!r} more than once"
     OPERAND = "{operand} must be {pattern}{sizes_hint}, but {name!r} is {dtype} [{shape}]"
     MIXED_ROWS = "its rows must be all encoded or all floats, but {encoded!r} are i8 and {floats!r} are not"
-    ROW_FORMATS = "its rows must be encoded alike, but {names!r} are {formats}"
+    ROW_FORMATS = "its rows must have the same encoding, but {names!r} are {formats}"
     OPERANDS_OVERLAP = "its {operand} and its {other} share elements of {name!r}"
     EMPTY_DIMENSIONS = "its dimensions are [{dims}], every one must be at least 1"
     INDIRECT_AXIS = "{name!r} has an indirect axis, which only operand b of a product may have"
-    IDLE_DIMENSION = "it goes {size} times through dimension {dim}, with which none of its operands moves"
+    IDLE_DIMENSION = "it iterates {size} times over dimension {dim}, on which none of its operands depends"
     REDUCED_DIMENSIONS = "it reduces dimensions [{reduce}] of [{dims}]"
     INDIRECT_MAP = "axis {axis} of {name!r} is indirect, but its access map is {map}"
     INDEX_DTYPE = "the index {index!r} of {name!r} is {dtype}, it must be i64"
     MAP_FORM = "an access map of {name!r} must have {rows} rows of {columns} numbers, but is {map}"
     MAP_OUT_OF_RANGE = "an access map reaches {low} .. {high} of axis {axis} of {name!r}, whose size is {size}"
     OUTPUT_REDUCED = "its output {name!r} depends on a dimension that it reduces, [{reduce}]"
-    OUTPUT_DTYPE = "it gives {dtype}, but its output {name!r} is {actual}"
+    OUTPUT_DTYPE = "its result is {dtype}, but its output {name!r} is {actual}"
     READS_WHAT_IT_WRITES = "it reads elements of {name!r} that it writes at other points"
-    PRODUCT_DTYPE = "a product takes floats, but {name!r} is {dtype}"
+    PRODUCT_DTYPE = "a product needs floats, but {name!r} is {dtype}"
     COMBINATION = "it combines {dtype} by {combine!r}, it must combine floats by one of {choices!r}"
-    RANK_AXES = "it goes along axes [{axes}] of the grid [{grid}] of ranks"
-    SUM_DTYPE = "it sums {name!r}, which is {dtype} and no float"
+    RANK_AXES = "it uses axes [{axes}] of the grid [{grid}] of ranks"
+    SUM_DTYPE = "it sums {name!r}, which is {dtype} instead of a float"
     SPLIT_AXIS = "it splits {name!r} of shape [{shape}] along axis {axis}"
     JOIN_AXIS = "it joins {name!r} of shape [{shape}] along axis {axis}"
     SPLIT_PARTS = "it splits {name!r} of shape [{shape}] along axis {axis} into {parts} parts"
-    PARTS_DIFFER = "it makes {actual} [{actual_shape}] of {parts} parts of {dtype} [{shape}]"
-    SOURCE_OVERLAPS = "what it takes and what it makes share elements of {name!r}"
-    LOAD_FORM = "load {load!r} gives {type} from {indices} indices, but {name!r} is {dtype} [{shape}]"
-    LOAD_FLOAT_INDEX = "load {load!r} takes a float as index of axis {axis}"
+    PARTS_DIFFER = "its result for {parts} parts of {dtype} [{shape}] is {actual} [{actual_shape}]"
+    SOURCE_OVERLAPS = "its operand and its result share elements of {name!r}"
+    LOAD_FORM = "load {load!r} returns {type} for {indices} indices, but {name!r} is {dtype} [{shape}]"
+    LOAD_FLOAT_INDEX = "load {load!r} has a float as index of axis {axis}"
     LOAD_OUT_OF_RANGE = "load {load!r} reaches {low} .. {high} of axis {axis} of {name!r}, whose size is {size}"
 
 
@@ -72,24 +72,24 @@ _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
 
 
 def well_formed(view: sch.View) -> bool:
-    """One stride per dimension, none negative, no dimension empty."""
+    """Return True for one stride per dimension, none negative, and no empty dimension."""
     strides, shape = view.strides, view.shape
     return len(strides) == len(shape) and all(stride >= 0 for stride in strides) and all(size > 0 for size in shape)
 
 
 def view_pairs(view: sch.View | _Place) -> list[tuple[int, int]]:
-    """(stride, size) per dimension."""
+    """Return (stride, size) per dimension."""
     return list(zip(view.strides, view.shape, strict=True))
 
 
 @dataclass
 class ParamUse:
-    """How a body uses one of its parameters in one firing.
+    """Use of a parameter by a body in one firing.
 
     Attributes:
-        stored: whether any element is written.
-        complete: whether every element is.
-        bounded: whether an element may be left out, because a scalar says how many there are.
+        stored: True if any element is written.
+        complete: True if every element is.
+        bounded: True if an element may be left out, because a scalar determines their number.
     """
 
     stored: bool = False
@@ -99,13 +99,13 @@ class ParamUse:
 
 @dataclass(frozen=True)
 class BodyFacts:
-    """What a body asks of those who use it.
+    """Conditions of a body on its users.
 
     Attributes:
-        uses: per parameter.
+        uses: use of each parameter.
         needs: (scalar of the body, lowest, highest, step) that must hold at every firing.
-        dense: parameters that must be dense, because a window names them.
-        data: accesses whose place is decided by tensors' contents; the interpreters check those.
+        dense: parameters that must be dense, because a window shows them.
+        data: accesses at places that depend on tensors' contents; the interpreters check those.
         grid: the ranks of the program.
     """
 
@@ -119,7 +119,7 @@ class BodyFacts:
 
 @dataclass(frozen=True)
 class _Place:
-    """What a name of a body stands for: a view of a parameter or of a local."""
+    """Meaning of a name in a body: a view of a parameter or of a local."""
 
     base: str
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ _Reach = tuple[_Place, list[tuple[int, int]], int]
 
 @dataclass
 class _State:
-    """What is written so far of one parameter or local."""
+    """The written elements of one parameter or local."""
 
     elements: int
     defined: bool
@@ -315,7 +315,7 @@ class _BodyProof:
             raise BodyProofErrors.MIXED_ROWS(where=self.where, encoded=encoded, floats=floats)
 
     def _one_format(self, dims: Mapping[str, int]) -> None:
-        """Rows of so many numbers, where they are encoded, are encoded alike: one code reads those of all segments."""
+        """Check that encoded rows of each width have the same encoding: one code reads those of all segments."""
         encoded = [name for name in dims if self._place(name).dtype == "i8"]
         formats = {name: format_of(dims[name], self._place(name).shape[-1]) for name in encoded}
         if len(set(formats.values())) > 1:
@@ -323,7 +323,7 @@ class _BodyProof:
             raise BodyProofErrors.ROW_FORMATS(where=self.where, names=list(formats), formats=known)
 
     def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:
-        """What is written is no other operand too, but for a cache that is read as it was written."""
+        """Check that a written operand is not another operand too, except a cache that is both read and updated."""
         written = [field_name for field_name, operand in used.items() if operand.mode != "read"]
         for field_name, other_name in ((a, b) for a in written for b in used if a != b):
             place, other = self._place(names[field_name]), self._place(names[other_name])
@@ -362,7 +362,7 @@ class _BodyProof:
         self._output(step, reduce, reads, result)
 
     def _indirect(self, access: sch.Access, indirect: sch.Indirect, reach: _Reach, source: _Place) -> None:
-        """Lets an access reach all of its indirect axis, along which `source` holds the places."""
+        """Let an access reach all of its indirect axis; `source` holds the indices along it."""
         (place, pairs, _), axis = reach, indirect.axis
         if not 0 <= axis < len(place.shape) or any(access.map[axis]):
             raise BodyProofErrors.INDIRECT_MAP(where=self.where, axis=axis, name=access.param, map=str(access.map))
@@ -374,7 +374,7 @@ class _BodyProof:
         self._data.append(f"{self.where}: axis {axis} of {access.param!r}")
 
     def _access(self, access: sch.Access, dims: tuple[int, ...]) -> _Reach:
-        """The place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
+        """Return the place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
         place = self._place(access.param)
         rows = access.map
         if len(rows) != len(place.shape) or any(len(row) != len(dims) + 1 for row in rows):
@@ -414,7 +414,7 @@ class _BodyProof:
         return overlap(a.dims, b.dims, b.offset - a.offset) is not False
 
     def _result(self, step: Any, inputs: list[_Place]) -> str:
-        """The dtype of what is written; "float" where it is rounded to the output's own."""
+        """Return the dtype of a step's result; "float" if it is rounded to the output's own."""
         if isinstance(step, sch.Product):
             for place in inputs:
                 if place.dtype not in _FLOATS:
@@ -429,10 +429,11 @@ class _BodyProof:
             )
         return "float"
 
-    # -- what ranks do together
+    # -- collectives
 
     def _collective(self, step: sch.Collective) -> None:
-        """What comes of it has the dtype and, but for axes that are split or joined, the shape of what goes in."""
+        """Check a collective: its result has the dtype of its operand and, except for axes that are split or joined,
+        its shape."""
         size = ranks_along(self._grid, step.axes)
         if size is None:
             raise BodyProofErrors.RANK_AXES(where=self.where, axes=step.axes, grid=self._grid)
@@ -464,10 +465,10 @@ class _BodyProof:
         self._read(source, source.region())
         self._write(result, result.region(), "write")
 
-    # -- asked by vector programs
+    # -- called by vector programs
 
     def load(self, instr: sch.Instr, indices: Sequence[Integer | None]) -> None:
-        """Checks a load: its indices, where their range is known, and that what it reads is there."""
+        """Check a load: its indices, if their range is known, and that the elements it reads are written."""
         place = self._place(str(instr.args[0]))
         if len(indices) != len(place.shape) or instr.type != place.dtype:
             raise BodyProofErrors.LOAD_FORM(
@@ -488,13 +489,13 @@ class _BodyProof:
         self._read(place, place.region())
 
     def scalar(self, name: str) -> Range:
-        """The range of a scalar of the body."""
+        """Return the range of a scalar of the body."""
         self._scalar(name)
         return self._scalars.get(name, ANY)
 
 
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
-    """A pattern for a reader."""
+    """Return a pattern for messages."""
     encoded = f"i8 [{', '.join(dims)} + 4]"
     words = {"f": "float", "row": "float", "any": "float or i8"}
     plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
@@ -502,7 +503,7 @@ def _spelled(dtype: str, dims: Sequence[str]) -> str:
 
 
 def _sides(step: sch.Collective) -> tuple[str, str, int | None, int | None]:
-    """What a collective takes and what it makes, and the axes of which it takes a part and along which it joins."""
+    """Return the operand and the result of a collective, and the axes along which it splits and joins."""
     if isinstance(step, sch.AllReduce):
         return step.part, step.total, None, None
     if isinstance(step, sch.ReduceScatter):
@@ -517,10 +518,10 @@ def _sides(step: sch.Collective) -> tuple[str, str, int | None, int | None]:
 def prove_body(
     body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None, grid: Sequence[int] = ()
 ) -> BodyFacts:
-    """Raises InputError naming the body and the step where it is not right.
+    """Prove a body. Raises InputError naming the body and the invalid step.
 
     Args:
-        scalars: the range of each scalar of the body, where a stage fires it; None: any value.
+        scalars: range of each scalar of the body in the stage that fires it; None for any value.
         grid: the ranks of the program (`Program.grid`).
     """
     return _BodyProof(body, limits, scalars or {}, grid).prove()

@@ -1,4 +1,4 @@
-"""Entries: control around launches, the views that launches pass, and what is touched when."""
+"""Entries: control flow around launches, the views that launches pass, and the lifetimes of tensors."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from sscc.runtime.validator.regions import Region, covered, injective
 
 
 class EntryProofErrors(ProofKind):
-    """Entries whose inputs, outputs or launches do not fit."""
+    """Entries with invalid inputs, outputs or launches."""
 
     ROLE = "{role} {tensor!r} is a tensor of role {actual}"
-    NAMED_TWICE = "its {role}s name a tensor twice: {names!r}"
+    NAMED_TWICE = "its {role}s have a duplicate tensor: {names!r}"
     UNKNOWN_TENSOR = "it names tensor {tensor!r}, which does not exist"
-    PIPELINE_OUTSIDE = "pipeline {pipeline!r} stands in an entry, but pipelines stand in kernels only"
+    PIPELINE_OUTSIDE = "pipeline {pipeline!r} is in an entry, but only kernels may contain pipelines"
     UNKNOWN_KERNEL = "the kernel does not exist"
     ARGUMENT_COUNT = (
-        "it passes {tensors} tensors and {scalars} scalars, but the kernel takes {params} tensors and {kernel_scalars} "
-        "scalars"
+        "it passes {tensors} tensors and {scalars} scalars, but the kernel has {params} tensor and {kernel_scalars} "
+        "scalar parameters"
     )
     ARGUMENT_TYPE = (
-        "the kernel takes {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
+        "the parameter of the kernel is {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
     )
     NOT_OF_ENTRY = "{role} {tensor!r} is not one of this entry's"
     WRITES_FIXED = "it writes {role} {tensor!r}"
-    SHOWN_TWICE = "the view of {tensor!r} shows an element more than once, and is written"
+    SHOWN_TWICE = "the view of {tensor!r} is written, but shows an element more than once"
     ARGUMENTS_OVERLAP = (
         "parameters {one!r} and {other!r} share elements of tensor {tensor!r}, and one of them is written"
     )
@@ -45,7 +45,7 @@ _FIXED = ("weight", "constant", "input")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two arguments of a launch that must not share elements, which is not proved for all values."""
+    """Two arguments of a launch that must not share elements, which could not be proved for all values."""
 
     where: str
     params: tuple[str, str]
@@ -54,7 +54,7 @@ class Pair:
 
     @property
     def subject(self) -> str:
-        """Name of what is open, for a message."""
+        """Name of the open condition, for a message."""
         return f"pair of parameters {self.params[0]!r} and {self.params[1]!r}"
 
 
@@ -63,11 +63,11 @@ class LaunchFacts:
     """A launch in an entry.
 
     Attributes:
-        position: among the entry's launches, loops entered once.
-        path: the loops and branches around it, by number.
-        offsets: of each argument.
+        position: number among the entry's launches, with loops entered once.
+        path: loops and branches around it, by number.
+        offsets: offset of each argument.
         aliases: parameter -> the first parameter with the same view.
-        open: bounds, and pairs of arguments, that are not proved for all values.
+        open: bounds, and pairs of arguments, that could not be proved for all values.
     """
 
     launch: sch.Launch
@@ -84,7 +84,7 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class Touch:
-    """A launch's access to a tensor; `region` is None where its place is not constant."""
+    """A launch's access to a tensor; `region` is None if its place is not constant."""
 
     position: int
     path: tuple[int, ...]
@@ -95,10 +95,10 @@ class Touch:
 
 @dataclass
 class EntryFacts:
-    """An entry: its launches in order, and per loop number the positions [begin, end) that it holds.
+    """An entry: its launches in order, and the range of positions [begin, end) of each loop.
 
     Attributes:
-        sure: numbers of the loops and branches that control surely enters once it comes to them.
+        sure: numbers of the loops and branches that are always entered when reached.
     """
 
     entry: sch.Entry
@@ -125,7 +125,7 @@ def prove_entry(
     ranges: Mapping[str, tuple[int, int]],
     longest: float,
 ) -> EntryFacts:
-    """Raises InputError naming the launch and the argument where it is not right."""
+    """Prove an entry. Raises InputError naming the invalid launch and argument."""
     return _EntryProof(entry, tensors, kernels, ranges, longest).prove()
 
 
@@ -234,7 +234,7 @@ class _EntryProof:
         return linear_offset(view.offset, view.terms, scope, where)
 
     def _aliases(self, facts: LaunchFacts, scope: Scope) -> None:
-        """Arguments that show the same view are one region; others, one of them written, share nothing."""
+        """Check that arguments with the same view are one region; others do not overlap if one of them is written."""
         bound = list(zip(facts.kernel.params, facts.launch.args, facts.offsets, strict=True))
         for number, (param, view, offset) in enumerate(bound):
             facts.aliases.setdefault(param.name, param.name)
@@ -261,7 +261,7 @@ class _EntryProof:
 
 
 def callers(entries: Sequence[EntryFacts], kernels: Mapping[str, sch.Kernel]) -> dict[str, Caller]:
-    """What the launches tell about each kernel. One that nobody launches has scalars of any value."""
+    """Return facts about each kernel from its launches. A kernel that is never launched has scalars of any value."""
     sites: dict[str, list[LaunchFacts]] = {name: [] for name in kernels}
     for entry in entries:
         for facts in entry.launches:
@@ -291,10 +291,10 @@ def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts]) -> Caller:
 
 
 def lifetimes(facts: EntryFacts, tensors: Mapping[str, sch.Tensor], limits: Limits) -> dict[str, tuple[int, int]]:
-    """First and last launch between which each temporary holds something, both included.
+    """Return the first and last launch, inclusive, between which each temporary holds data.
 
-    A temporary that enters a loop, or leaves one, or is not written afresh in each iteration, lives as long as the
-    loop. Raises InputError where a temporary or an output is read before it is written.
+    A temporary that enters or leaves a loop, or is not written at the beginning of each iteration, lives as long as the
+    loop. Raises InputError if a temporary or an output is read before it is written.
     """
     ranges = {}
     for name, touches in facts.touches().items():
@@ -308,7 +308,7 @@ def lifetimes(facts: EntryFacts, tensors: Mapping[str, sch.Tensor], limits: Limi
 def _check_defined(
     name: str, tensor: sch.Tensor, touches: Sequence[Touch], sure: AbstractSet[int], limits: Limits
 ) -> None:
-    """Whatever a launch reads, launches before it have surely written in this call."""
+    """Check that everything a launch reads was written by earlier launches of this call, on every path."""
     for touch in touches:
         if touch.access == "write":
             continue
@@ -350,7 +350,7 @@ def _lifetime(
 
 
 def _fresh(tensor: sch.Tensor, inside: Sequence[Touch], loop: int, limits: Limits) -> bool:
-    """Whether each iteration of a loop writes all of it before it reads any."""
+    """Return True if each iteration of a loop writes all of a tensor before it reads any."""
     reads = [number for number, touch in enumerate(inside) if touch.access != "write"]
     before = inside[: reads[0]] if reads else inside
     reader = inside[reads[0]].path if reads else before[0].path[: before[0].path.index(loop) + 1]

@@ -1,4 +1,4 @@
-"""Base of the kinds of failed proofs, numbers in their messages, and limits of the work that a proof may take."""
+"""Base of the kinds of failed proofs, numbers in their messages, and limits of a proof's work."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from sscc.ir.errors import ErrorKind, InputError
 
 
 class ProofKind(ErrorKind):
-    """Base of the kinds of failed proofs. Every one says where in the schedule it stands."""
+    """Base of the kinds of failed proofs. Every message begins with the place in the schedule."""
 
     def __init__(self, message: str) -> None:
         super().__init__(InputError, "the schedule is invalid: {where}: " + message)
 
 
 class NumberProofErrors(ProofKind):
-    """Numbers of elements and bytes that no memory has."""
+    """Numbers of elements and bytes that exceed any memory."""
 
     TOO_LARGE = "{subject} has the number {number}, whose magnitude must be at most {largest}"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much work a proof may take before it is given up (and the schedule refused, saying so).
+    """Limits of a proof's work, beyond which the schedule is refused with this reason.
 
     Attributes:
-        firings: firings of one pipeline that are simulated one iteration after another; beyond, until the state of
-            the streams repeats.
+        firings: firings of one pipeline that are simulated iteration by iteration; longer pipelines are simulated until
+            the state of the streams repeats.
         rounds: rounds of one simulation.
-        painted: elements (after dividing by their common factor) that a cover is painted on, where no formula holds.
+        painted: elements (after dividing by their common factor) of a region that is checked element by element, if no
+            formula applies.
         pairs: pairs of firings compared for one hazard.
         steps: control items of one sample run, and iterations of its loops and pipelines.
     """
@@ -42,7 +43,7 @@ class Limits:
 
 
 LARGEST = 1 << 48
-"""No number of elements or bytes, and no factor of one, is as large: so that no sum of products leaves 64 bits."""
+"""Bound on numbers of elements or bytes and their factors, so that sums of products stay within 64 bits."""
 
 
 def check_numbers(where: str, subject: str, numbers: Iterable[int]) -> None:
@@ -53,7 +54,7 @@ def check_numbers(where: str, subject: str, numbers: Iterable[int]) -> None:
 
 
 class Bytes(int):
-    """A number of bytes that a message shows as `megabytes` does."""
+    """A number of bytes, shown in messages by `megabytes`."""
 
     def __str__(self) -> str:
         return megabytes(self)

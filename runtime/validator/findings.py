@@ -1,4 +1,5 @@
-"""What a proof found: what calls return and write, and which bounds hold for all values or for samples only."""
+"""Results of a proof: values that calls return and tensors that they write, and bounds that hold for all values or for
+samples only."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ class Run:
     """One call of an entry with given scalars.
 
     Attributes:
-        written: outputs of which every element is surely written. touched: tensors of which anything is written.
-        results: the scalar outputs.
+        written: outputs of which every element is written.
+        touched: tensors of which any element is written.
+        results: scalar outputs.
     """
 
     scalars: Mapping[str, int]
@@ -23,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True)
 class EntryReport:
-    """One entry and the calls of it that were played."""
+    """One entry and its simulated calls."""
 
     name: str
     runs: tuple[Run, ...]
@@ -31,12 +33,12 @@ class EntryReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A valid schedule.
+    """The proof of a valid schedule.
 
     Attributes:
-        proved: bounds (views, ports, scalars) that hold for all values within the declared ranges.
-        sampled: bounds that were only evaluated, in the sample runs: one line each.
-        data: accesses whose place tensors' contents decide; the interpreters check those when they run.
+        proved: number of bounds (views, ports, scalars) that hold for all values within the declared ranges.
+        sampled: bounds that were only evaluated in the sample runs, one line each.
+        data: accesses at places that depend on tensors' contents; the interpreters check those at run time.
     """
 
     entries: tuple[EntryReport, ...]

@@ -1,7 +1,7 @@
-"""Streams as counts: which firing may happen when, without data.
+"""Streams as counts: the possible order of firings, without data.
 
-`Streams` is a pipeline with a number of iterations; `simulate` plays the rule of firing that is documented at
-`Pipeline`, and refuses a deadlock, a slot read before it is complete and a place overwritten before it is free.
+`Streams` is a pipeline with a number of iterations; `simulate` applies the firing rule documented at `Pipeline`, and
+refuses a deadlock, a slot read before it is complete and a place overwritten before it is free.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class End:
     waited: bool
 
     def slots(self, firings: float) -> tuple[float, float]:
-        """First slot and the one after the last, of so many firings."""
+        """Return the first slot and the one after the last, for `firings` firings."""
         if firings == inf or self.per == inf:
             return self.lag, self.lag + (1 if self.per == inf else inf)
         return self.lag, self.lag - (-firings // self.per)
 
     def done(self, slot: float) -> float:
-        """Firings after which the stage has finished with a slot."""
+        """Return the number of firings after which the stage has finished with a slot."""
         return (slot - self.lag + 1) * self.per
 
 
 class Streams:
     """The buffers of a pipeline that runs `iterations` times, which may be infinite.
 
-    A shorter run stands for the whole one: what happens at the end moves with the end, so the lag of an epilogue
-    shrinks with the iterations left out, and a port that keeps one slot through all iterations still does.
+    A shorter run represents the whole one: events at the end move with the end, so the lag of an epilogue shrinks with
+    the omitted iterations, and a port that keeps one slot through all iterations still does.
 
     Attributes:
-        contended: by end that writes, the slot from which on its places are always free.
-        neighbours: by stage, the stages that touch a buffer which it touches, itself among them.
+        contended: for each writing end, the slot from which on its places are always free.
+        neighbours: for each stage, the stages that use a buffer which it uses, including itself.
     """
 
     def __init__(self, view: PipelineView, iterations: float, whole: int | None = None) -> None:
@@ -91,12 +91,12 @@ class Streams:
         return self.view.buffers[buffer].depth
 
     def _contended(self, end: End) -> float:
-        """The slot from which on a writer's places are always free, because nothing before is read."""
+        """Return the slot from which on a writer's places are always free, because no earlier slots are read."""
         used = [reader.slots(self.firings[reader.stage]) for reader in self.readers[end.buffer]]
         return max((high for low, high in used if low != inf), default=0) + self.depth(end.buffer)
 
     def _rates(self) -> dict[str, tuple[int, int]]:
-        """Slots per iterations of every buffer that is filled in iterations, again and again, as a reduced fraction."""
+        """Return the slots per iteration, as a reduced fraction, of every buffer that is filled repeatedly."""
         rates = {}
         for facts in self.view.stages:
             for port in facts.ports:
@@ -122,7 +122,8 @@ class Streams:
         return ends
 
     def _lag(self, when: str, buffer: str, lag: int) -> float:
-        """What is read last and filled in iterations lies near their end: further back its place is filled again."""
+        """Return the lag in the shortened run. A slot that is read last and filled in iterations lies near their end,
+        because its place is reused otherwise."""
         if when != "last" or buffer not in self.rates:
             return lag
         slots, period = self.rates[buffer]
@@ -134,9 +135,9 @@ class _Stall:
     """A slot for which a stage cannot fire.
 
     Attributes:
-        other: the stage that has yet to fill the slot, or to read the one in its place; "" if no stage fills it.
-        fired, needed: firings of `other`, and those after which it has done so.
-        before: the slot in the place; None if the slot is to be read.
+        other: stage that has yet to fill the slot, or to read the one in its place; "" if no stage fills it.
+        fired, needed: firings of `other`, and the number after which it has done so.
+        before: slot in the place; None if the slot is to be read.
     """
 
     buffer: str
@@ -147,7 +148,7 @@ class _Stall:
     before: float | None = None
 
     def wait(self, stage: str) -> str:
-        """Return what `stage` waits for, as a deadlock lists it."""
+        """Return the reason why `stage` waits, for the list in a deadlock."""
         wait = f"{stage!r} waits for slot {self.slot:.0f} of buffer {self.buffer!r}"
         if not self.other:
             return f"{wait}, which no stage fills"
@@ -169,7 +170,7 @@ class _Stall:
 
 
 class Simulation:
-    """Counts of firings, moved on round by round."""
+    """Counts of firings, advanced round by round."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
@@ -180,10 +181,10 @@ class Simulation:
         return self.fired == self.streams.firings
 
     def round(self) -> Iterator[tuple[int, float]]:
-        """One turn of every stage, in order; gives (stage, firings) for those that fire.
+        """Execute one turn of every stage, in order, and yield (stage, firings) for those that fire.
 
-        Without an end in sight, a stage that feeds itself would never end its turn: it stops where it first waits.
-        Which firings can happen does not depend on their order. What stopped a stage stops it until a neighbour fires.
+        In an infinite run, a stage that feeds itself would never end its turn: it stops where it first waits. Which
+        firings are possible does not depend on their order. A stopped stage stays stopped until a neighbour fires.
         """
         for stage in range(len(self.fired)):
             while stage in self._may_fire:
@@ -206,13 +207,13 @@ class Simulation:
         unsafe = [limit for limit in limits if limit[1] < allowed]
         if unsafe:
             _, safe, stall = min(unsafe, key=itemgetter(1))
-            assert stall is not None  # what is not stopped may fire as often as is left
+            assert stall is not None  # a stage that is not stopped may fire all its remaining times
             where = f"{self.streams.view.where}, stage {self.streams.stages[stage].name!r}"
             raise stall.violation(where, fired + safe, (fired + safe) // self.streams.trips[stage])
         return allowed
 
     def _limit(self, end: End) -> tuple[float, _Stall | None]:
-        """How many more firings one end allows now, and what stops the next one."""
+        """Return the number of further firings that one end allows now, and the reason why the next one is stopped."""
         fired = self.fired[end.stage]
         most = self.streams.firings[end.stage]
         count = fired
@@ -239,7 +240,8 @@ class Simulation:
         return _Stall(buffer, slot)
 
     def _free(self, end: End, slot: float) -> _Stall | None:
-        """Whether the slot that lay in this place before is read. Each is, once it is complete (check_rates)."""
+        """Return True if the slot that was in this place before has been read. Every slot is, once it is complete
+        (check_rates)."""
         before = slot - self.streams.depth(end.buffer)
         for reader in self.streams.readers[end.buffer]:
             low, high = reader.slots(self.streams.firings[reader.stage])
@@ -269,7 +271,7 @@ class Simulation:
 
 
 def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
-    """Plays all firings. Returns (stage, firings in a row), in order."""
+    """Simulate all firings. Returns (stage, consecutive firings), in order."""
     simulation = Simulation(streams)
     order: list[tuple[int, int]] = []
     for _ in range(limits.rounds):
@@ -283,11 +285,11 @@ def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
 
 
 def check_tokens(view: PipelineView, limits: Limits, proved: set[Hashable] | None = None) -> None:
-    """Prove that streams neither deadlock nor overwrite, for the iterations that a pipeline has, or for any number that
-    it may have.
+    """Prove that streams neither deadlock nor overwrite, for the iterations of a pipeline, or for any number that it
+    may have.
 
     Args:
-        proved: the structures of pipelines for which that is known, within the same limits; this one is added.
+        proved: structures of pipelines for which this is known, within the same limits; this one is added.
     """
     structure = _structure(view)
     if proved is not None and structure in proved:
@@ -329,7 +331,7 @@ def _play(view: PipelineView, limits: Limits) -> None:
 
 
 def _shortened(view: PipelineView, iterations: int, limits: Limits) -> Streams:
-    """As many iterations as it takes to go through every state of the whole run."""
+    """Return a number of iterations that goes through every state of the whole run."""
     start, period = _repetition(view, limits, iterations)
     period = lcm(period, port_period(view, iterations))
     count = start + period + (iterations - start) % period
@@ -337,7 +339,8 @@ def _shortened(view: PipelineView, iterations: int, limits: Limits) -> Streams:
 
 
 def port_period(view: PipelineView, iterations: int) -> int:
-    """Iterations after which every port stands at the begin of a slot again; those that never move left out."""
+    """Return the number of iterations after which every port is at the beginning of a slot again, except ports that
+    never move."""
     return lcm(
         *(
             port.port.per // gcd(port.port.per, facts.trips)
@@ -349,9 +352,9 @@ def port_period(view: PipelineView, iterations: int) -> int:
 
 
 def _repetition(view: PipelineView, limits: Limits, whole: int | None) -> tuple[int, int]:
-    """(iterations begun, period in iterations) when the state of the streams repeats, without an end in sight.
+    """Return (iterations begun, period in iterations) when the state of the streams repeats in an infinite run.
 
-    Stages that no stream joins run at speeds of their own, so each group of joined stages repeats by itself.
+    Stages that no stream connects run at independent speeds, so each group of connected stages repeats by itself.
     """
     streams = Streams(view, inf, whole)
     simulation = Simulation(streams)
@@ -368,7 +371,7 @@ def _repetition(view: PipelineView, limits: Limits, whole: int | None) -> tuple[
 
 
 def _groups(streams: Streams) -> list[list[int]]:
-    """The stages that fire in each iteration, in groups that buffers join."""
+    """Return the stages that fire in each iteration, in groups connected by buffers."""
     each = [number for number, stage in enumerate(streams.stages) if stage.when == "each"]
     groups = [[number] for number in each]
     for buffer in streams.view.buffers:
@@ -381,7 +384,7 @@ def _groups(streams: Streams) -> list[list[int]]:
 
 
 class _Group:
-    """Watches stages that move on together until their state, relative to the slowest one, is one seen before."""
+    """Observes connected stages until their state, relative to the slowest one, repeats."""
 
     def __init__(self, streams: Streams, members: list[int], warm: int) -> None:
         self.members = members
@@ -408,10 +411,11 @@ class _Group:
 
 
 def _warm_up(streams: Streams) -> int:
-    """Iterations that the slowest stage has to be through.
+    """Return the number of iterations that the slowest stage has to complete.
 
-    What stops a stage for ever stops one before every port has come to the begin of a slot again: whatever waits in a
-    circle would so many iterations earlier as well. And what reads last lies in one of the places, back from the end.
+    A stage that is stopped forever is stopped before every port is at the beginning of a slot again: a circular wait
+    would also occur that number of iterations earlier. Slots that are read last are in one of the places, counted back
+    from the end.
     """
     slots = [-(-streams.depth(name) * period // slots) for name, (slots, period) in streams.rates.items()]
     return max([port_period(streams.view, streams.whole), *slots])

@@ -1,8 +1,8 @@
-"""Memory that stages of one pipeline share: whoever writes is ordered against whoever else touches the same elements.
+"""Memory that stages of one pipeline share: a write must be ordered with every other access to the same elements.
 
-Order comes from streams: a firing that reads a slot follows all that fill it; and from iterations, which a stage goes
-through one after another. That a place has to be free orders nothing: it depends on depths, which an interpreter that
-has more memory need not keep to. Nor are the firings of one iteration of a stage ordered: they may run side by side.
+Streams order firings: a firing that reads a slot follows all that fill it; iterations of a stage are ordered too. That
+a place must be free orders nothing: it depends on depths, which an interpreter with more memory may exceed. The firings
+of one iteration of a stage are not ordered either: they may run in parallel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sscc.runtime.validator.regions import FAR, Region, covered, injective
 
 
 class HazardProofErrors(ProofKind):
-    """Memory that firings touch in an order that nothing fixes."""
+    """Memory that firings access in an undefined order."""
 
     FIRINGS_WRITE_TWICE = "the {firings} firings of an iteration write elements of {tensor!r} more than once"
     BETWEEN_FIRINGS = (
@@ -39,26 +39,26 @@ class HazardProofErrors(ProofKind):
         "another"
     )
     PORTS_WRITE_TWICE = "port {port!r} writes elements of {tensor!r} that port {other!r} writes too"
-    PORTS_OVERLAP = "port {port!r} writes elements of {tensor!r} that port {other!r} shows elsewhere"
+    PORTS_OVERLAP = "port {port!r} writes elements of {tensor!r} that port {other!r} shows by another view"
     ITERATIONS_OVERLAP = (
         "stage {stage!r} writes in iteration {iteration} elements of {tensor!r} that stage {other!r} {does} in "
         "iteration {other_iteration}"
     )
     STEPS_NOT_APART = (
         "stages {stage!r} and {other!r} move through {tensor!r} by {step} and {other_step} elements per iteration, "
-        "which is not proved apart over {iterations:.0f} iterations"
+        "which could not be proved disjoint over {iterations:.0f} iterations"
     )
     FIXED_PART = (
-        "stage {stage!r} writes in each iteration another part of {tensor!r}, and stage {other!r} {does} in every "
-        "iteration the part of one of them"
+        "stage {stage!r} writes another part of {tensor!r} in each iteration, but stage {other!r} {does} the part of "
+        "one iteration in all of them"
     )
     NOT_ORDERED = (
-        "stages {stage!r} and {other!r} share elements of {tensor!r}, and no stream orders them over {iterations} "
+        "stages {stage!r} and {other!r} share elements of {tensor!r}, but no stream orders them over {iterations} "
         "iterations"
     )
     ITERATIONS_NOT_ORDERED = (
         "stage {stage!r} writes in iteration {iteration} elements of {tensor!r} that stage {other!r} {does} in "
-        "iteration {other_iteration}{firings_hint}, and no stream orders the two"
+        "iteration {other_iteration}{firings_hint}, but no stream orders the two"
     )
 
 
@@ -67,7 +67,7 @@ _WINDOWS = (4, 8, 16, 32, 64)  # iterations compared one by one
 
 @dataclass(frozen=True)
 class _Tile:
-    """What a port touches in one iteration: offset, its own dimensions, and those of the grid."""
+    """The elements that a port accesses in one iteration: offset, its own dimensions, and those of the grid."""
 
     offset: Linear
     pairs: tuple[tuple[int, int], ...]
@@ -92,7 +92,7 @@ class _Side:
 
 
 def check_hazards(view: PipelineView, aliases: Mapping[str, str], limits: Limits) -> None:
-    """Refuses memory that is touched in an order that nothing fixes.
+    """Refuse memory that is accessed in an undefined order.
 
     Args:
         aliases: parameters of the kernel that a launch gives the same view, by the name of one of them.
@@ -133,7 +133,7 @@ class _HazardProof:
         return _Tile(rest, tuple(side.port.pairs), tuple(zip(factors, side.stage.grid, strict=True)))
 
     def _index(self, side: _Side, iteration: int) -> Linear:
-        """The index in iteration number `iteration`; what fires last stands at the end of all."""
+        """Return the index in iteration number `iteration`; a "last" stage fires after all iterations."""
         if side.stage.when == "last":
             return self._view.upper.plus(Linear(-1))
         return self._view.lower.plus(Linear(iteration))
@@ -144,7 +144,7 @@ class _HazardProof:
     # -- one stage
 
     def written_once(self, side: _Side) -> None:
-        """The firings of one iteration write different elements."""
+        """Check that the firings of one iteration write different elements."""
         tile = self._placed(side, self._view.everywhere(side.stage))
         if not injective([*tile.pairs, *tile.grid]):
             raise HazardProofErrors.FIRINGS_WRITE_TWICE(
@@ -152,12 +152,12 @@ class _HazardProof:
             )
 
     def between_firings(self, one: _Side, other: _Side) -> None:
-        """Within an iteration, what one firing of a stage writes is not touched by another one."""
+        """Check that within an iteration no firing accesses elements that another firing of the stage writes."""
         if one.facts.trips == 1:
             return
         scope = self._view.everywhere(one.stage)
         mine, theirs = self._placed(one, scope), self._placed(other, scope)
-        if mine == theirs:  # firings write different elements, so that each reads what it writes
+        if mine == theirs:  # firings write different elements, so each reads only elements that it writes
             return
         if may_meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1), scope):
             raise HazardProofErrors.BETWEEN_FIRINGS(
@@ -166,7 +166,7 @@ class _HazardProof:
             )  # fmt: skip
 
     def one_firing(self, one: _Side, other: _Side) -> None:
-        """Within a firing, a written port shares elements only with a port that reads, by the same view."""
+        """Check that within a firing a written port shares elements only with a port that reads, by the same view."""
         scope = self._view.everywhere(one.stage)
         views = [side.port.port.view for side in (one, other)]
         offsets = [linear_offset(view.offset, view.terms, scope, one.facts.where) for view in views]
@@ -181,10 +181,11 @@ class _HazardProof:
                 where=one.facts.where, port=one.port.param.name, tensor=one.port.name, other=other.port.param.name
             )
 
-    # -- layers: iterations that have each their own part of a tensor
+    # -- layers: iterations with separate parts of a tensor
 
     def layers(self, one: _Side, other: _Side) -> None:
-        """A part that moves with the index, written in one iteration, is not touched in another one."""
+        """Check that a part that moves with the index and is written in one iteration is not accessed in another one.
+        """
         steps = self._step(one), self._step(other)
         if one.stage.when != "each" or other.stage.when != "each" or not steps[0] or steps[1] is None:
             return
@@ -208,7 +209,8 @@ class _HazardProof:
             )  # fmt: skip
 
     def _fixed(self, one: _Side, other: _Side, step: int) -> None:
-        """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
+        """Check that a part that does not move contains all elements that the iterations write (as for a prompt's K and
+        V), or none."""
         further = int(min(self._view.most_iterations, FAR))
         a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
@@ -223,7 +225,8 @@ class _HazardProof:
             )  # fmt: skip
 
     def _step(self, side: _Side) -> int | None:
-        """By how many elements a port moves per iteration; None where its place is not linear in the index."""
+        """Return the number of elements by which a port moves per iteration; None if its place is not linear in the
+        index."""
         scope = self._view.everywhere(side.stage)
         view = side.port.port.view
         factors = dict(linear_offset(view.offset, view.terms, scope, side.port.where).terms)
@@ -232,7 +235,7 @@ class _HazardProof:
         return step if set(factors) <= around else None
 
     def _apart(self, one: _Side, other: _Side, step: int) -> bool:
-        """Whether parts that move by the same step are apart in every two different iterations."""
+        """Return True if parts that move by the same step are disjoint in every two different iterations."""
         further = int(min(self._view.most_iterations, FAR)) - 1
         a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
@@ -242,7 +245,8 @@ class _HazardProof:
         )
 
     def _never_meet(self, one: _Side, other: _Side) -> bool:
-        """Whether what one side touches in all iterations, however many there are, is apart from all of the other's."""
+        """Return True if all elements that one side accesses in any number of iterations are disjoint from all of the
+        other's."""
         mine, theirs = self._everywhere(one), self._everywhere(other)
         if mine is None or theirs is None:
             return False
@@ -250,7 +254,8 @@ class _HazardProof:
         return not self._meet(all_a, all_b, begin_b.plus(begin_a, -1))
 
     def _everywhere(self, side: _Side) -> tuple[Linear, Region] | None:
-        """All that a side touches in a run, from its place in its first iteration on; None where that is not linear."""
+        """Return all elements that a side accesses in a run, relative to its place in the first iteration; None if that
+        is not linear."""
         step = self._step(side)
         if step is None:
             return None
@@ -261,7 +266,8 @@ class _HazardProof:
     # -- two stages
 
     def ordered(self, one: _Side, other: _Side) -> None:
-        """Every two firings of two stages that touch a common element, one writing, are ordered by streams."""
+        """Check that every two firings of two stages that access a common element, one of them writing, are ordered by
+        streams."""
         if self._never_meet(one, other):
             return
         most = self._view.most_iterations
@@ -276,7 +282,7 @@ class _HazardProof:
         )  # fmt: skip
 
     def _count(self, window: int) -> int:
-        """A number of iterations near `window` that ends where the whole run does."""
+        """Return a number of iterations near `window` that ends as the whole run does."""
         known = self._view.iterations
         if known is None:
             return int(min(window, self._view.most_iterations))
@@ -301,13 +307,13 @@ class _HazardProof:
                 self._check_firings(one, a, mine, other, b, theirs, window)
 
     def _from_end(self, side: _Side, iteration: int, window: int) -> Linear:
-        """The index of an iteration of a window that stands at the end of the run."""
+        """Return the index of an iteration of a window at the end of the run."""
         if side.stage.when == "first":
             return self._view.lower
         return self._view.upper.plus(Linear(iteration - window))
 
     def _in_order(self, one: _Side, a: int, other: _Side, b: int, window: int) -> bool:
-        """Whether all firings of one iteration precede all of another, in either direction."""
+        """Return True if all firings of one iteration precede all of another, in either direction."""
         clocks = self._clock(one.number, other.number, window)
         first_a, last_a = self._firings(one, a)
         first_b, last_b = self._firings(other, b)
@@ -343,7 +349,7 @@ class _HazardProof:
         )  # fmt: skip
 
     def _settled(self, one: _Side, other: _Side, window: int) -> bool:
-        """Whether iterations further apart than a window are ordered as a whole, or touch nothing in common."""
+        """Return True if iterations further apart than a window are ordered as a whole, or have no common elements."""
         if "each" not in (one.stage.when, other.stage.when):
             return True
         if one.stage.when == other.stage.when:
@@ -353,7 +359,7 @@ class _HazardProof:
         return self._follows(once, each, window) if once.stage.when == "first" else self._follows(each, once, window)
 
     def _follows(self, before: _Side, after: _Side, window: int) -> bool:
-        """Whether what a stage does first precedes what another one does after all iterations of a window."""
+        """Return True if the first firings of a stage precede those of another one after all iterations of a window."""
         clocks = self._clock(before.number, after.number, window)
         return clocks.before(after.number, self._firings(after, window)[0], before.number) > before.facts.trips - 1
 
@@ -374,13 +380,13 @@ def _does(side: _Side) -> str:
 
 
 def _places(tile: _Tile) -> list[int]:
-    """The offset of each firing of an iteration, in order, from that of the first."""
+    """Return the offset of each firing of an iteration, in order, from that of the first."""
     factors = [factor for factor, _ in tile.grid]
     return [sum(map(mul, at, factors)) for at in product(*(range(size) for _, size in tile.grid))]
 
 
 class _Clocks:
-    """For each firing: how many firings of two stages of interest surely precede it."""
+    """For each firing, the number of firings of two stages that always precede it."""
 
     def __init__(self, streams: Streams, watched: Sequence[int], limits: Limits) -> None:
         self._streams, self._watched = streams, tuple(watched)
@@ -393,7 +399,7 @@ class _Clocks:
             fired[stage] += firings
 
     def before(self, stage: int, firing: int, other: int) -> int:
-        """How many firings of `other` precede this one."""
+        """Return the number of firings of `other` that precede this one."""
         return self._at(stage, firing)[self._watched.index(other)]
 
     def _at(self, stage: int, firing: int) -> list[int]:
@@ -404,7 +410,7 @@ class _Clocks:
         return value
 
     def _advance(self, stage: int, begin: int, end: int) -> None:
-        """Clocks of firings `begin` .. `end` - 1; they change only where a slot does."""
+        """Compute the clocks of firings `begin` .. `end` - 1; they change only where a slot does."""
         firing = begin
         while firing < end:
             value = self._at(stage, firing)
@@ -419,7 +425,7 @@ class _Clocks:
             firing = following
 
     def _predecessors(self, end: End, slot: float) -> list[tuple[int, int]]:
-        """(stage, its last firing) that fills the slot which is read."""
+        """Return (stage, its last firing) of the stages that fill a slot which is read."""
         streams = self._streams
         firings = []
         for other in () if end.writes else streams.writers[end.buffer]:

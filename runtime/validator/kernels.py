@@ -1,4 +1,4 @@
-"""Kernels: control around pipelines, the proofs of each pipeline, and what their parameters hold afterwards."""
+"""Kernels: control flow around pipelines, the proofs of each pipeline, and the contents of parameters afterwards."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ from sscc.runtime.validator.streams import check_covers, check_rates, check_wait
 
 
 class KernelProofErrors(ProofKind):
-    """Kernels whose control, parameters or capacities do not fit. Those of control stand in entries as well."""
+    """Kernels with invalid control flow, parameters or capacities. Those of control flow also apply to entries."""
 
-    PARAMETER_TWICE = "two parameters are called {name!r}"
+    PARAMETER_TWICE = "two parameters have the name {name!r}"
     EMPTY_SHAPE = "parameter {name!r} has shape [{shape}], every size must be at least 1"
-    LAUNCH_INSIDE = "it launches {kernel!r}, but launches stand in entries only"
-    PIPELINE_TWICE = "two pipelines are called {pipeline!r}"
+    LAUNCH_INSIDE = "it launches {kernel!r}, but only entries may contain launches"
+    PIPELINE_TWICE = "two pipelines have the name {pipeline!r}"
     BUFFERS_OVERLAP = "buffers {one!r} at {low} .. {high} and {other!r} at {address} overlap in SRAM"
     NEGATIVE_ADDRESS = "buffer {buffer!r} is at address {address}"
-    TOO_MANY_PCUS = "required {required} PCUs, the machine has {available:.0f}: largest stages {largest}"
+    TOO_MANY_PCUS = "required {required} PCUs, but the machine has {available:.0f}: largest stages {largest}"
     TOO_LARGE = "required {required} of {memory}, capacity {capacity}: largest buffers {largest}"
-    WINDOW_NOT_DENSE = "it is a window of {name!r}, which a launch does not show dense and row-major"
-    READ_BEFORE_WRITTEN = "it reads parameter {name!r}, which is declared write and not written before"
+    WINDOW_NOT_DENSE = "it is a window of {name!r}, which is not dense and row-major in a launch"
+    READ_BEFORE_WRITTEN = "it reads parameter {name!r}, which is declared write, before it is written"
     NOT_WRITTEN_WHOLE = (
-        "parameter {name!r} is declared write, and not every one of its {elements} elements is written"
+        "parameter {name!r} is declared write, but not all of its {elements} elements are written"
     )
-    TOO_DEEP = "more than {levels} loops and branches stand in each other"
+    TOO_DEEP = "loops and branches are nested deeper than {levels} levels"
     NEVER_TAKEN = "a branch on {condition!r} is never taken"
     NO_ITERATION = "it has no iteration"
     TOO_MANY_ITERATIONS = (
-        "it has up to {iterations:.0f} iterations, but there are {most:.0f} layers or chunks to go through"
+        "it has up to {iterations:.0f} iterations, but there are only {most:.0f} layers or chunks"
     )
-    LOOP_REWRITES = "it writes elements of {tensor!r} again when {loop!r} moves on by {factor} elements"
+    LOOP_REWRITES = "it writes elements of {tensor!r} again when {loop!r} advances by {factor} elements"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """What is known about the launches of a kernel.
+    """Facts about the launches of a kernel.
 
     Attributes:
-        scalars: the range of each scalar parameter, over all launches.
+        scalars: range of each scalar parameter, over all launches.
         aliases: for each way in which parameters share a view, parameter -> representative.
-        strided: the parameters that a launch shows other than dense and row-major.
+        strided: parameters that are not dense and row-major in some launch.
     """
 
     scalars: Mapping[str, Range]
@@ -70,7 +70,7 @@ class Caller:
 
 @dataclass
 class PipelineFacts:
-    """A proved pipeline. `open` holds the bounds that are not proved for all values, with their stages."""
+    """A proved pipeline. `open` has the bounds that could not be proved for all values, with their stages."""
 
     view: PipelineView
     open: list[tuple[StageFacts, Bound]]
@@ -78,7 +78,8 @@ class PipelineFacts:
 
 @dataclass
 class KernelFacts:
-    """A proved kernel: its pipelines by name, how many bounds are proved for all values, and what data decide."""
+    """A proved kernel: its pipelines by name, the number of bounds proved for all values, and accesses that depend on
+    data."""
 
     kernel: sch.Kernel
     pipelines: dict[str, PipelineFacts] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def prove_kernel(
     longest: float,
     proved: set[Hashable] | None = None,
 ) -> KernelFacts:
-    """Raises InputError naming kernel, pipeline, stage and numbers where it is not right. `proved` is that of
+    """Prove a kernel. Raises InputError naming kernel, pipeline, stage and numbers of the fault. `proved` is that of
     `check_tokens`."""
     return _KernelProof(kernel, bodies, caller, target, limits, longest, set() if proved is None else proved).prove()
 
@@ -215,7 +216,8 @@ class _KernelProof:
     # -- parameters
 
     def _check_windows(self, view: PipelineView) -> None:
-        """Offsets and strides of a window count elements of a dense region; of any other only the whole can be seen."""
+        """Check that windows show dense regions, of which offsets and strides count elements; other regions can only be
+        used whole."""
         for port in _memory_ports(view):
             shape = view.params[port.name].shape
             whole = port.port.view == sch.View(port.name, shape, dense_strides(shape))
@@ -223,7 +225,7 @@ class _KernelProof:
                 raise KernelProofErrors.WINDOW_NOT_DENSE(where=port.where, name=port.name)
 
     def _note_data(self, view: PipelineView) -> None:
-        """Accesses that contents of tensors decide, and not the scalars that a stage gives its body."""
+        """Record accesses at places that depend on tensors' contents, and not only on scalars of the stage."""
         for facts in view.stages:
             data = facts.body.data
             if data and facts.body.body.scalars:
@@ -234,7 +236,7 @@ class _KernelProof:
             self._facts.data.update(f"{facts.where}, {line}" for line in data)
 
     def _check_read_before(self, view: PipelineView) -> None:
-        """A parameter that starts undefined is written, here or by an earlier pipeline, if it is read."""
+        """Check that a parameter that begins undefined is written before it is read, here or by an earlier pipeline."""
         written = self._written | {port.name for port in _memory_ports(view) if port.writes}
         for port in _memory_ports(view):
             if port.reads and view.params[port.name].access == "write" and port.name not in written:
@@ -262,7 +264,8 @@ class _KernelProof:
         self._regions.setdefault(port.name, []).append(Region.of(offset, pairs))
 
     def _check_written(self) -> None:
-        """A parameter declared write is written whole, where control and bodies leave no doubt what is written."""
+        """Check that a parameter declared write is written completely, if control flow and bodies determine its
+        elements."""
         for param in self._kernel.params:
             if param.access != "write" or param.name in self._inexact:
                 continue
@@ -277,13 +280,13 @@ def _memory_ports(view: PipelineView) -> list[PortFacts]:
 
 
 _DEPTH = 16
-"""Loops and branches that may stand in each other."""
+"""Maximum nesting depth of loops and branches."""
 
 
 def enter(item: sch.For | sch.If, scope: Scope, longest: float, depth: int) -> Scope:
-    """The scope of a loop's or branch's body.
+    """Return the scope of a loop's or branch's body.
 
-    Refuses what control never gets into, a loop of more than `longest` iterations, and more than `_DEPTH` levels.
+    Refuses bodies that are never entered, a loop of more than `longest` iterations, and more than `_DEPTH` levels.
     """
     if depth >= _DEPTH:
         raise KernelProofErrors.TOO_DEEP(where=scope.where, levels=_DEPTH)
@@ -311,7 +314,7 @@ def enter(item: sch.For | sch.If, scope: Scope, longest: float, depth: int) -> S
 
 
 def _check_count(where: str, most: float, longest: float) -> None:
-    """A loop has an iteration for some values of the scalars, and an end for all of them."""
+    """Check that a loop has an iteration for some values of the scalars, and a bound for all of them."""
     if most <= 0:
         raise KernelProofErrors.NO_ITERATION(where=where)
     if most > longest:
@@ -319,7 +322,8 @@ def _check_count(where: str, most: float, longest: float) -> None:
 
 
 def check_loops(where: str, view: sch.View, scope: Scope) -> None:
-    """A written view that moves with a loop shows other elements in each iteration: what layers keep stays apart."""
+    """Check that a written view that moves with a loop shows other elements in each iteration, so that layers' data
+    stay separate."""
     value = linear_offset(view.offset, view.terms, scope, where)
     moves = dict(value.terms)
     for loop in scope.loops:
@@ -328,7 +332,7 @@ def check_loops(where: str, view: sch.View, scope: Scope) -> None:
         if not factor or high <= low:
             continue
         region = Region.of(0, list(zip(view.strides, view.shape, strict=True)))
-        # Loops around may differ as well; what is no loop's, the iterations have in common.
+        # Indices of outer loops may differ too; all other variables are equal in both iterations.
         shift = Linear(factor)
         apart = [(factor, int(min(high - low, FAR)))]
         for name, other in moves.items():

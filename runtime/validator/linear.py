@@ -1,7 +1,7 @@
-"""Scalars: linear forms over what is not known, with a range for each unknown; and their concrete values.
+"""Scalars: linear forms over unknowns, with a range for each; and their concrete values.
 
-A loop index, an entry's scalar input and the result of an operation that is not linear are variables. Equal
-operations of equal arguments are the same variable, so that differences cancel.
+Loop indices, scalar inputs of entries and results of nonlinear operations are variables. Equal operations of equal
+arguments are the same variable, so that differences cancel.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from sscc.runtime.validator.failure import ProofKind
 
 
 class ScalarProofErrors(ProofKind):
-    """Scalars that are not defined, or whose value cannot be computed."""
+    """Scalars that are undefined, or whose value cannot be computed."""
 
     DEFINED_TWICE = "scalar {scalar!r} is defined twice"
     UNDEFINED = "{user} uses scalar {scalar!r} before it is defined"
-    ARGUMENT_COUNT = "scalar {scalar!r} is {op!r} of {count} arguments, which no operation takes"
+    ARGUMENT_COUNT = "scalar {scalar!r} is {op!r} of {count} arguments, but there is no such operation"
     DIVIDES_BY_ZERO = "scalar {scalar!r} = {op} divides by 0"
     MAY_DIVIDE_BY_ZERO = "scalar {scalar!r} = {op} divides by {divisor}, which may be 0"
-    OUTSIDE_TABLE = "scalar {scalar!r} = lookup takes number {index} of a table of {size}"
-    MAY_LEAVE_TABLE = "scalar {scalar!r} = lookup takes number {index} of a table of {size}, which may be outside of it"
-    TABLE_NOT_CONSTANT = "scalar {scalar!r} = lookup takes a table whose numbers are not constant"
-    BEYOND_64_BITS = "scalar {scalar!r} = {op} may be {value:.0f}, which 64 bits do not hold"
+    OUTSIDE_TABLE = "scalar {scalar!r} = lookup reads entry {index} of a table with {size} entries"
+    MAY_LEAVE_TABLE = "scalar {scalar!r} = lookup reads entry {index}, which may be outside the table of {size} entries"
+    TABLE_NOT_CONSTANT = "scalar {scalar!r} = lookup has a table whose numbers are not constant"
+    BEYOND_64_BITS = "scalar {scalar!r} = {op} may be {value:.0f}, which does not fit in 64 bits"
 
 
 Range = tuple[float, float]
-"""Lowest and highest value, both included; infinite where unknown."""
+"""Lowest and highest value, inclusive; infinite if unknown."""
 ANY: Range = (-inf, inf)
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -64,7 +64,7 @@ _CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
     "lookup": (-2, _looked_up),
     **{name: (2, compare) for name, compare in _COMPARISONS.items()},
 }
-"""Operation -> number of arguments (-n: n or more), function of their values."""
+"""Number of arguments (-n: n or more) and function of each operation."""
 
 
 def _takes(op: str, arguments: int) -> bool:
@@ -106,7 +106,7 @@ class Linear:
         return Linear(0).plus(self, factor)
 
     def divided(self, by: int) -> Linear | None:
-        """The exact quotient, where every number is a multiple of `by`."""
+        """Return the exact quotient, if every number is a multiple of `by`."""
         if self.const % by or any(c % by for _, c in self.terms):
             return None
         return Linear(self.const // by, tuple((name, c // by) for name, c in self.terms))
@@ -120,13 +120,14 @@ class Scope:
     """The scalars that are defined at one place of an entry, a kernel or a pipeline.
 
     Attributes:
-        where: for messages.
-        values: a linear form per name.
-        bounds: the range of every variable.
-        certain: whether control surely comes here.
-        exact: variables that surely take both ends of their range, independently of each other. A bound over them
-            that does not hold, where control is certain, is wrong rather than not proved.
-        loops: indices of the loops around. shared: variables that all their iterations have in common.
+        where: the place, for messages.
+        values: linear form of each name.
+        bounds: range of every variable.
+        certain: True if control flow always reaches this place.
+        exact: variables that take both ends of their range, independently of each other. If control flow is certain, a
+            bound over them that does not hold is violated rather than not proved.
+        loops: indices of the loops around it.
+        shared: variables that are equal in all their iterations.
     """
 
     def __init__(self, where: str) -> None:
@@ -147,7 +148,7 @@ class Scope:
         return inner
 
     def variable(self, name: str, bounds: Range) -> None:
-        """Defines a scalar of which only a range is known."""
+        """Define a scalar of which only a range is known."""
         self.bounds[name] = bounds
         self.bind(name, Linear(0, ((name, 1),)))
 
@@ -272,7 +273,7 @@ class Scope:
         return self._opaque("select", (condition, yes, no), (min(low_y, low_n), max(high_y, high_n)))
 
     def _lookup(self, index: Linear, table: Sequence[int]) -> Linear:
-        """What one of the numbers may be that the index can reach."""
+        """Return the range of the table entries that the index can reach."""
         low, high = self.range_of(index)
         reached = table[int(low) : int(high) + 1]
         return self._opaque("lookup", (index, *map(Linear, table)), (min(reached), max(reached)))
@@ -282,14 +283,15 @@ class Scope:
         return min(ends), max(ends)
 
     def _quotients(self, op: str, x: Linear, y: Linear) -> Range:
-        """Of a division by what is not constant, or negative; any where the divisor may be 0."""
+        """Return the range of a division by a divisor that is not constant, or negative; any value if the divisor may
+        be 0."""
         low, high = self.range_of(y)
         if low <= 0 <= high:
             return ANY
         if op == "mod":
             return (0, high - 1) if low > 0 else (low + 1, 0)
         low_x, high_x = self.range_of(x if low > 0 else x.times(-1))
-        return min(low_x, 0), max(high_x, 0)  # a quotient is no further from 0 than what is divided
+        return min(low_x, 0), max(high_x, 0)  # a quotient is no further from 0 than the dividend
 
     def _bits(self, op: str, x: Linear, y: Linear) -> Range:
         (low_x, high_x), (low_y, high_y) = self.range_of(x), self.range_of(y)
@@ -300,10 +302,10 @@ class Scope:
         highest = max(high_x, high_y)
         return 0, highest if highest == inf else (1 << int(highest).bit_length()) - 1
 
-    # -- what a branch tells
+    # -- conditions of branches
 
     def assume(self, condition: Linear) -> None:
-        """Narrows the ranges of variables by a condition that is not 0."""
+        """Narrow the ranges of variables by a condition that is not 0."""
         if len(condition.terms) != 1 or condition.const or condition.terms[0][0] not in self._meaning:
             return
         op, args = self._meaning[condition.terms[0][0]]
@@ -320,7 +322,7 @@ class Scope:
                 self.narrow(difference.times(-1), -at_least)
 
     def narrow(self, value: Linear, highest: int) -> None:
-        """Narrows the ranges of variables by ``value <= highest``."""
+        """Narrow the ranges of variables by ``value <= highest``."""
         for name, factor in value.terms:
             rest = self.range_of(value.plus(Linear(0, ((name, factor),)), -1))[0]
             low, high = self.bounds[name]

@@ -1,4 +1,4 @@
-"""One pipeline as the proofs see it: stages with the facts of their bodies, ports, and offsets as linear forms."""
+"""A pipeline in the form for proofs: stages with the facts of their bodies, ports, and offsets as linear forms."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from sscc.runtime.validator.regions import Region, overlap
 
 
 class PipelineProofErrors(ProofKind):
-    """Pipelines whose names, stages or ports do not fit, and bounds that do not hold."""
+    """Pipelines with invalid names, stages or ports, and violated bounds."""
 
     VIEW_FORM = "the view of {tensor!r} has shape [{shape}] and strides [{strides}]"
-    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high} of {elements}"
+    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high}, but there are {elements}"
     SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}"
-    REGION_TWICE = "two buffers or parameters are called {name!r}"
-    STAGE_TWICE = "two stages are called {name!r}"
+    REGION_TWICE = "two buffers or parameters have the name {name!r}"
+    STAGE_TWICE = "two stages have the name {name!r}"
     UNKNOWN_BODY = "body {body!r} does not exist"
     STAGE_FORM = "it has grid [{grid}] and {pcus} PCUs"
     PORT_COUNT = (
-        "it gives {ports} ports and {scalars} scalars, but body {body!r} takes {params} ports and {body_scalars} "
-        "scalars"
+        "it has {ports} ports and {scalars} scalars, but body {body!r} has {params} tensor and {body_scalars} scalar "
+        "parameters"
     )
     WAITS = "it waits for {waits!r}, but the buffers are {buffers!r}"
-    IDLE_AXIS = "it fires {size} times for t{axis}, with which none of its ports moves"
-    UNKNOWN_REGION = "it names {name!r}, which is no parameter of the kernel and no buffer"
-    PORT_TYPE = "the body takes {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
-    MEMORY_PORT = "{name!r} is memory, where per and lag must be 0, but the port has per {per} and lag {lag}"
+    IDLE_AXIS = "it fires {size} times for t{axis}, on which none of its ports depends"
+    UNKNOWN_REGION = "it names {name!r}, which is neither a parameter of the kernel nor a buffer"
+    PORT_TYPE = "the body's parameter is {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
+    MEMORY_PORT = "{name!r} is memory, for which per and lag must be 0, but the port has per {per} and lag {lag}"
     BUFFER_PORT = "{name!r} is a buffer, but the port has per {per} and lag {lag}"
     WRITES_READ_ONLY = "it writes parameter {name!r} of the kernel, which is declared read"
     UPDATES_BUFFER = "it updates buffer {name!r} in place, but a slot is written by one stage and read by others"
-    WINDOW_NOT_DENSE = "a window needs {name!r} dense, but its strides are [{strides}]"
+    WINDOW_NOT_DENSE = "a window needs a dense {name!r}, but its strides are [{strides}]"
 
 
 @dataclass(frozen=True)
 class Bound:
     """``low <= const + sum(factor * scalar) <= high`` for every value of the scalars.
 
-    For a view: the offset, which with the elements that it spans must stay inside `total` elements.
+    For a view this is its offset, which with the elements that it spans must stay inside `total` elements.
 
     Attributes:
-        name: the view's tensor, or the scalar.
+        name: tensor of the view, or the scalar.
     """
 
     where: str
@@ -65,7 +65,7 @@ class Bound:
 
     @property
     def subject(self) -> str:
-        """Name of what is bounded, for a message."""
+        """Name of the bounded quantity, for a message."""
         return self.name if self.total is None else f"view of {self.name!r}"
 
     def error(self, low: float, high: float) -> SsccError:
@@ -102,7 +102,7 @@ def linear_offset(const: int, terms: Sequence[tuple[str, int]], scope: Scope, us
 
 
 def proved(bound: Bound, scope: Scope) -> bool:
-    """Whether it holds for all values. Raises InputError where it surely does not."""
+    """Return True if a bound holds for all values. Raises InputError if it is certainly violated."""
     value = linear_offset(bound.const, bound.terms, scope, bound.where)
     low, high = scope.range_of(value)
     if low >= bound.low and high <= bound.high:
@@ -113,9 +113,9 @@ def proved(bound: Bound, scope: Scope) -> bool:
 
 
 def may_meet(one: Region, other: Region, shift: Linear, scope: Scope) -> bool:
-    """Whether two regions may have a common element; `shift` goes from the place of the first to that of the second.
+    """Return True if two regions may have a common element; `shift` is the distance from the first to the second.
 
-    What is not known of `shift` counts as any value of its range.
+    Unknown parts of `shift` count as any value of their range.
     """
     place, dims = other.offset + shift.const, list(other.dims)
     for name, factor in shift.terms:
@@ -133,7 +133,7 @@ class PortFacts:
     """A port with the body's parameter that it feeds.
 
     Attributes:
-        memory: whether it is a window of a kernel's parameter, not of a buffer.
+        memory: True for a window of a kernel's parameter, False for a buffer.
         pairs: (stride, size) per dimension of the view.
     """
 
@@ -173,10 +173,13 @@ class StageFacts:
 
 
 class PipelineView:
-    """A pipeline with its names resolved and its ports checked for form.
+    """A pipeline with its names resolved and the form of its ports checked.
 
     Args:
-        kernel: around it; pipeline: itself; bodies: facts by name; scope: the scalars around it.
+        kernel: the kernel around it.
+        pipeline: the pipeline.
+        bodies: facts by name.
+        scope: scalars around it.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class PipelineView:
 
     @property
     def iterations(self) -> int | None:
-        """Their number where it is constant."""
+        """Number of iterations if it is constant; None otherwise."""
         count = self.upper.plus(self.lower, -1)
         return None if count.terms else max(count.const, 0)
 
@@ -204,7 +207,7 @@ class PipelineView:
         return max(self.scope.range_of(self.upper.plus(self.lower, -1))[1], 0)
 
     def at(self, index: Linear) -> Scope:
-        """The scalars of the iteration at `index`."""
+        """Return the scalars of the iteration at `index`."""
         if index not in self._scopes:
             scope = self.scope.child()
             scope.bind(self.pipeline.index, index)
@@ -214,7 +217,7 @@ class PipelineView:
         return self._scopes[index]
 
     def everywhere(self, stage: sch.Stage) -> Scope:
-        """The scalars of every firing of a stage: the index and ``t0``, ``t1``, .. as variables."""
+        """Return the scalars of every firing of a stage, with the index and ``t0``, ``t1``, .. as variables."""
         low, high = self.scope.range_of(self.lower)[0], self.scope.range_of(self.upper)[1] - 1
         scope = self.scope.child()
         scope.certain = scope.certain and (self.iterations or 0) > 0
@@ -295,13 +298,13 @@ class PipelineView:
 
 
 def is_dense(view: sch.View) -> bool:
-    """Whether a view shows its elements row after row, whatever the strides along dimensions of one element."""
+    """Return True if a view shows its elements in row-major order, ignoring strides along dimensions of one element."""
     pairs = zip(view.strides, dense_strides(view.shape), view.shape, strict=True)
     return all(stride == dense_stride or size == 1 for stride, dense_stride, size in pairs)
 
 
 def grid_scope(scope: Scope, stage: sch.Stage) -> Scope:
-    """`scope` with the indices of a stage's grid as variables."""
+    """Return `scope` with the indices of a stage's grid as variables."""
     inner = scope.child()
     for axis, size in enumerate(stage.grid):
         inner.variable(f"t{axis}", (0, size - 1))
@@ -310,7 +313,7 @@ def grid_scope(scope: Scope, stage: sch.Stage) -> Scope:
 
 
 def grid_terms(value: Linear, stage: sch.Stage) -> tuple[Linear, list[int]]:
-    """An offset of a stage's port, as what does not depend on the grid and a factor per axis of the grid."""
+    """Return an offset of a stage's port as a part independent of the grid, and a factor per axis of the grid."""
     factors = dict(value.terms)
     axes = [factors.pop(f"t{axis}", 0) for axis in range(len(stage.grid))]
     return Linear(value.const, tuple(sorted(factors.items()))), axes
@@ -322,7 +325,8 @@ def region_elements(view: PipelineView, port: PortFacts) -> int:
 
 
 def open_bounds(view: PipelineView) -> list[tuple[StageFacts, Bound]]:
-    """Every bound of every stage that is not proved for all values: ports inside their regions, scalars in range."""
+    """Yield every bound of every stage that is not proved for all values: ports inside their regions, scalars in range.
+    """
     open_bounds = []
     for facts in view.stages:
         scope = view.everywhere(facts.stage)

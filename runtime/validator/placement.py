@@ -1,4 +1,4 @@
-"""Addresses: inside the arena, aligned, and shared only by what never lives at the same time; capacities of tiers."""
+"""Addresses: inside the arena, aligned, and shared only by tensors with disjoint lifetimes; capacities of tiers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sscc.runtime.validator.kernels import KernelFacts
 
 
 class PlacementProofErrors(ProofKind):
-    """Tensors and buffers whose addresses, sizes or sources do not fit."""
+    """Tensors and buffers with invalid addresses, sizes or sources."""
 
     GRID = "its grid of ranks is [{grid}], it must have axes of at least 2 ranks and at most {most} ranks"
-    NEGATIVE_SHAPE = "it has shape [{shape}], no size may be negative"
+    NEGATIVE_SHAPE = "it has shape [{shape}], but sizes must not be negative"
     SOURCES = "a {role} of shape [{shape}] has {count} sources"
     CUT = "a {role} of shape [{shape}] on each of {ranks} ranks is cut as {cut!r}, which does not fit"
     ENCODING = "a {role} of {dtype} [{shape}] cannot be {encoding!r}"
-    ARENA = "the arena has {arena} bytes, but what lies in it ends at {end}"
-    ON_CHIP = "a buffer on chip ends at {end}, what lies there may take {room}"
-    TOO_LARGE = "{name!r} takes {size}, but the program may keep {room} between its tensors"
-    UNALIGNED = "it is at address {address}, which is no multiple of {alignment}"
+    ARENA = "the arena has {arena} bytes, but its contents end at {end}"
+    ON_CHIP = "an on-chip buffer ends at {end}, beyond the limit of {room}"
+    TOO_LARGE = "{name!r} takes {size}, but the limit for memory besides tensors is {room}"
+    UNALIGNED = "it is at address {address}, which is not a multiple of {alignment}"
     OUTSIDE_ARENA = "it takes addresses {low} .. {high}, but the arena has {arena} bytes"
     INSIDE_ARENA = "address {address} is inside the arena of {arena} bytes"
     BUFFERS_OVERLAP = "spilled buffers {one!r} and {other!r} overlap at address {address}"
-    KEPT_OVERLAP = "they share addresses, and not both are temporary"
+    KEPT_OVERLAP = "they share addresses, but not both are temporary"
     ALIVE_TOGETHER = (
-        "they share addresses, and are both alive in entry {entry!r}: launches {first} .. {last} and {other_first} .. "
+        "they share addresses, but are both live in entry {entry!r}: launches {first} .. {last} and {other_first} .. "
         "{other_last}"
     )
     CAPACITY = "required {required} of {tier}, capacity {capacity}: largest tensors {largest}"
@@ -46,7 +46,7 @@ _STORED = ("weight", "constant")
 
 @dataclass(frozen=True)
 class _AddressRange:
-    """A range of addresses; `lives` is, per entry, the first and the last launch that need it, None for always."""
+    """A range of addresses; `lives` is, per entry, the first and the last launch that need it, None for all of them."""
 
     name: str
     begin: int
@@ -55,7 +55,7 @@ class _AddressRange:
 
 
 def check_tensors(program: sch.Program) -> None:
-    """Ranks, shapes, sources, and that every address is aligned and in its region."""
+    """Check ranks, shapes and sources, and that every address is aligned and in its region."""
     if any(size < 2 for size in program.grid) or program.ranks > MOST_RANKS:
         raise PlacementProofErrors.GRID(where="program", grid=program.grid, most=MOST_RANKS)
     for tensor in program.tensors:
@@ -74,7 +74,7 @@ def check_tensors(program: sch.Program) -> None:
 
 
 def _check_cut(where: str, tensor: sch.Tensor, ranks: int) -> None:
-    """What a rank has is the part of the whole that its shape says."""
+    """Check that a rank's part of a tensor has the shape that the cut implies."""
     cut = Cut.parse(tensor.cut)
     check_numbers(where, "its cut", [segment.size for segment in cut.segments])
     stored = tensor.role in _STORED and 0 <= cut.axis < len(tensor.shape)
@@ -85,9 +85,9 @@ def _check_cut(where: str, tensor: sch.Tensor, ranks: int) -> None:
 
 
 def check_sizes(program: sch.Program) -> None:
-    """The arena ends with what lies in it; what is kept between tensors takes no more than they do, many times over.
+    """Check that the arena ends with its contents, and that memory besides tensors is bounded by a multiple of theirs.
 
-    So memory grows with what the manifest says of tensors, and not with a single number of the schedule.
+    So memory grows with the tensors in the manifest, and not with a single number of the schedule.
     """
     kept = [b for kernel in program.kernels for p in sch.pipelines(kernel.body) for b in p.buffers]
     ends = [t.address + t.nbytes for t in program.tensors if t.role not in _STORED]
@@ -140,9 +140,9 @@ def check_overlaps(
     lives: Mapping[str, Mapping[str, tuple[int, int]]],
     kernels: Mapping[str, KernelFacts],
 ) -> None:
-    """Refuses addresses that are shared at one time. `lives` is entry -> temporary -> first and last launch."""
+    """Refuse addresses that are shared at the same time. `lives` is entry -> temporary -> first and last launch."""
     blocks = [_tensor_block(tensor, program.arena_bytes, lives) for tensor in program.tensors if tensor.nbytes]
-    for facts in kernels.values():  # of kernels that nothing launches too
+    for facts in kernels.values():  # including kernels that are never launched
         for where, buffer in facts.spilled:
             _check_address(f"{where}, buffer {buffer.name!r}", buffer.address, buffer.nbytes, program.arena_bytes)
     blocks += _spilled_blocks(entries, kernels)
@@ -167,7 +167,7 @@ def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[st
 
 
 def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts]) -> list[_AddressRange]:
-    """Spilled buffers: each holds something while its kernel runs. Pipelines of a kernel may share addresses."""
+    """Return spilled buffers, which are live while their kernel runs. Pipelines of a kernel may share addresses."""
     blocks = []
     for entry in entries:
         for launch in entry.launches:
@@ -216,7 +216,7 @@ def _check_pair(one: _AddressRange, other: _AddressRange) -> None:
 
 
 def tier_bytes(program: sch.Program, kernels: Mapping[str, KernelFacts]) -> dict[str, int]:
-    """Bytes of each tier that are taken at least once."""
+    """Return the bytes of each tier that are used at least once."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for tensor in program.tensors:
         spans.setdefault(tensor.tier, []).append((tensor.address, tensor.address + tensor.nbytes))
@@ -235,7 +235,7 @@ def _union(spans: Sequence[tuple[int, int]]) -> int:
 
 
 def check_capacity(program: sch.Program, kernels: Mapping[str, KernelFacts], target: Target) -> None:
-    """Refuses a tier that holds more than all sockets have."""
+    """Refuse a tier that holds more than the capacity of all sockets."""
     for tier, nbytes in tier_bytes(program, kernels).items():
         capacity = target.capacity(tier)
         if nbytes <= capacity:

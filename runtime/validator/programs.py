@@ -1,4 +1,4 @@
-"""Vector programs: names, numbers of arguments, and the ranges of integers, which decide where loads go."""
+"""Vector programs: names, numbers of arguments, and the ranges of integers, which determine the places of loads."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sscc.runtime.validator.linear import Range
 
 
 class VectorProofErrors(ProofKind):
-    """Instructions of a vector program that do not fit each other."""
+    """Inconsistent instructions of a vector program."""
 
     DEFINED_TWICE = "the vector program defines {name!r} twice"
-    UNKNOWN_TYPE = "{name!r} is of type {type!r}, which no value has"
+    UNKNOWN_TYPE = "{name!r} has the unknown type {type!r}"
     RESULT_UNDEFINED = "the vector program does not define its result {result!r}"
-    CONST_ARGUMENTS = "const {name!r} takes one literal, but has [{arguments}]"
-    LOAD_ARGUMENTS = "load {name!r} takes the name of a parameter first, but has [{arguments}]"
-    ARGUMENT_COUNT = "{name!r} is {op!r} of {count} arguments, which no operation takes"
-    RESULT_TYPE = "{name!r}: {op!r} gives no {type} from {argument}"
+    CONST_ARGUMENTS = "const {name!r} needs one literal, but has [{arguments}]"
+    LOAD_ARGUMENTS = "load {name!r} needs the name of a parameter first, but has [{arguments}]"
+    ARGUMENT_COUNT = "{name!r} is {op!r} of {count} arguments, but there is no such operation"
+    RESULT_TYPE = "{name!r}: {op!r} cannot have the type {type} for an argument of {argument}"
     MAY_DIVIDE_BY_ZERO = "{name!r}: {op!r} divides by {divisor}, which may be 0 or -1"
     SHIFT_TOO_FAR = "{name!r}: {op!r} shifts {type} by {bits} bits"
-    INDEX_DIMENSION = "index {name!r} takes a dimension of [{dims}] by number, but has {dim}"
-    INDEX_TYPE = "index {name!r} gives i64, not {type}"
-    ARGUMENT_TYPE = "{name!r}: {op!r} takes {type}, but {argument!r} is {actual}"
-    LITERAL_TYPE = "{name!r}: the literal {literal} is no {type}"
+    INDEX_DIMENSION = "index {name!r} needs the number of a dimension of [{dims}], but has {dim}"
+    INDEX_TYPE = "index {name!r} is i64, not {type}"
+    ARGUMENT_TYPE = "{name!r}: {op!r} needs {type}, but {argument!r} is {actual}"
+    LITERAL_TYPE = "{name!r}: the literal {literal} is not a value of {type}"
 
 
 _FLOATS = ("f32", "bf16")
@@ -54,8 +54,8 @@ RULES: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("fptosi", "fptoui"), (1, "float to integer")),
     **dict.fromkeys(_EXTENSIONS.split(), (1, "integer to integer")),
 }
-"""Number of arguments and rule of types of every operation of vector programs (MLIR's arith and math dialects), the
-special ones left out."""
+"""Number of arguments and type rule of every operation of vector programs (MLIR's arith and math dialects), except the
+special ones."""
 
 _DIVISIONS = ("divsi", "floordivsi", "ceildivsi", "remsi")
 _SHIFTS = ("shli", "shrsi")
@@ -64,7 +64,7 @@ _COMPARE = {"cmpi_eq": "eq", "cmpi_ne": "ne", "cmpi_slt": "lt", "cmpi_sle": "le"
 
 @dataclass(frozen=True)
 class Integer:
-    """The range of an integer or truth value. Exact: it surely takes both ends."""
+    """The range of an integer or truth value. Exact: it takes both ends."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class Integer:
 
 
 class Owner(Protocol):
-    """The proof of the body that a program stands in."""
+    """The proof of the body that contains a program."""
 
     def load(self, instr: Instr, indices: Sequence[Integer | None]) -> None: ...
 
@@ -94,7 +94,7 @@ class VectorProgram:
         self._integers = {name: _any(dtype) for name, dtype in self._types.items() if _kind(dtype) != "float"}
 
     def result(self) -> str:
-        """The dtype of the result."""
+        """Dtype of the result."""
         for instr in self._step.body:
             if instr.name in self._types:
                 raise VectorProofErrors.DEFINED_TWICE(where=self._owner.where, name=instr.name)
@@ -131,14 +131,14 @@ class VectorProgram:
         takes = self._takes(instr, rule)
         args = [self._argument(instr, arg, dtype) for arg, dtype in zip(instr.args, takes, strict=True)]
         self._check_defined(instr, args)
-        if takes[0] == "i1" and instr.op != "select":  # as a signed number it is 0 or -1
+        if takes[0] == "i1" and instr.op != "select":  # as a signed number an i1 is 0 or -1
             return None
         return _integer(instr.op, args)
 
     # -- types
 
     def _takes(self, instr: Instr, rule: str) -> list[str]:
-        """The dtype of each argument of an operation. Refuses one that gives no value of the type it says."""
+        """Return the dtype of each argument of an operation. Refuses one that cannot have its declared type."""
         result, first = _dtype(instr), self._first(instr)
         kinds = [_kind(first), _kind(result)]
         fits, takes = {
@@ -161,17 +161,17 @@ class VectorProgram:
         return takes
 
     def _first(self, instr: Instr) -> str:
-        """The dtype of the first argument that has a name: a literal takes the dtype of what it meets."""
+        """Return the dtype of the first named argument: a literal has the dtype of the other argument."""
         for arg in instr.args:
             if isinstance(arg, str):
                 return self._dtype_of(arg)
         return "i64" if instr.type == "i1" else _dtype(instr)
 
     def _dtype_of(self, name: str) -> str:
-        return self._types.get(name, "i64")  # a scalar of the body, or nothing, which `_argument` refuses
+        return self._types.get(name, "i64")  # a scalar of the body, or an unknown name, which `_argument` refuses
 
     def _check_defined(self, instr: Instr, args: Sequence[Integer | None]) -> None:
-        """No division by 0, nor of the smallest number by -1; no shift by more bits than there are."""
+        """Refuse division by 0, or of the smallest number by -1, and shifts by more bits than there are."""
         by = args[1] if len(args) > 1 else None
         if by is None:
             return
@@ -195,7 +195,8 @@ class VectorProgram:
         return Integer(0, self._step.dims[dim] - 1, True)
 
     def _argument(self, instr: Instr, arg: int | float | str, dtype: str) -> Integer | None:
-        """The range of an argument of this dtype; None for a float. Refuses what is not of it or not defined."""
+        """Return the range of an argument of this dtype; None for a float. Refuses undefined arguments and other
+        dtypes."""
         if isinstance(arg, str):
             known = arg in self._types
             value = self._integers.get(arg) if known else _within(Integer(*self._owner.scalar(arg)), "i64")
@@ -214,12 +215,12 @@ class VectorProgram:
 
 
 def _any(dtype: str) -> Integer:
-    """Every value of an integer dtype."""
+    """Return the range of all values of an integer dtype."""
     return Integer(0, 1) if dtype == "i1" else Integer(-(1 << _BITS[dtype] - 1), (1 << _BITS[dtype] - 1) - 1)
 
 
 def _within(value: Integer | None, dtype: str) -> Integer:
-    """The range of a value of an integer dtype; any, where nothing is known or it may have wrapped around."""
+    """Return the range of a value of an integer dtype; the whole range if unknown, or if it may wrap around."""
     every = _any(dtype)
     return value if value is not None and value.low >= every.low and value.high <= every.high else every
 
@@ -264,7 +265,7 @@ def _select(condition: Integer, yes: Integer, no: Integer) -> Integer:
 
 
 def _compare(op: str, a: Integer, b: Integer) -> Integer:
-    """1 where it always holds, 0 where it never does."""
+    """Return 1 if a comparison always holds, 0 if it never does, else 0 .. 1."""
     below, above, apart = a.high < b.low, a.low > b.high, a.high < b.low or a.low > b.high
     same = a.low == a.high == b.low == b.high
     at_most, at_least = a.high <= b.low, a.low >= b.high

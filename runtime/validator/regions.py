@@ -1,4 +1,4 @@
-"""Sets of elements as strided regions, and exact questions about them: disjoint, covered, written once.
+"""Sets of elements as strided regions, and exact tests on them: disjoint, covered, written once.
 
 A region is ``offset + sum(k_d * stride_d)`` for all ``0 <= k_d < size_d``. Every loop that moves a view adds a
 dimension, so that "all tiles of all iterations" is one region.
@@ -13,8 +13,8 @@ from math import gcd, prod
 
 Dims = tuple[tuple[int, int], ...]
 FAR = 1 << 40
-"""Iterations where no range bounds them."""
-_POINTS = 65_536  # elements that may be listed where no formula holds
+"""Number of iterations that stands for an unbounded range."""
+_POINTS = 65_536  # maximum number of elements to list if no formula applies
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Region:
 
     @classmethod
     def of(cls, offset: int, pairs: Sequence[tuple[int, int]]) -> Region:
-        """From (stride, size) pairs of any sign and order; a stride of 0 or a size of 1 adds nothing."""
+        """Return a region from (stride, size) pairs of any sign and order; a stride of 0 or a size of 1 adds nothing.
+        """
         offset += sum(min(stride, 0) * (size - 1) for stride, size in pairs)
         ordered = sorted((abs(stride), size) for stride, size in pairs if size > 1 and stride)
         merged: list[tuple[int, int]] = []
@@ -46,15 +47,16 @@ class Region:
         return prod(size for _, size in self.dims)
 
     def fills(self, total: int) -> bool:
-        """Whether it is exactly ``0 .. total - 1``, each element once.
+        """Return True if the region is exactly ``0 .. total - 1``, each element once.
 
-        Ranges of one stride each add up to an interval without repetition only as the digits of a mixed radix.
+        Ranges of one stride each form an interval without repetition only as the digits of a mixed radix.
         """
         return self.offset == 0 and (self.dims == ((1, total),) if total > 1 else not self.dims)
 
 
 def injective(pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether different indices reach different elements; sizes of 1 do not count. False where it cannot be told."""
+    """Return True if different indices reach different elements; sizes of 1 do not count. False if it cannot be
+    determined."""
     pairs = sorted((abs(stride), size) for stride, size in pairs if size > 1)
     reach = 0
     for stride, size in pairs:
@@ -76,7 +78,8 @@ def _elements(dims: Dims) -> Iterator[int]:
 
 
 def overlap(a: Dims, b: Dims, shift: int) -> bool | None:
-    """Whether region ``a`` at 0 and region ``b`` at `shift` have a common element; None where it cannot be told."""
+    """Return True if region ``a`` at 0 and region ``b`` at `shift` have a common element; None if it cannot be
+    determined."""
     reach_a, reach_b = (sum(stride * (size - 1) for stride, size in dims) for dims in (a, b))
     if shift > reach_a or shift + reach_b < 0:
         return False
@@ -100,7 +103,8 @@ def _divided(dims: Dims, by: int) -> Dims:
 
 
 def _cut(a: Dims, b: Dims, shift: int, cut: int) -> bool | None:
-    """`overlap` digit by digit: what moves by multiples of `cut`, and what stays below it, where neither carries."""
+    """Return `overlap` digit by digit: the part that moves by multiples of `cut`, and the part that stays below it, if
+    neither carries."""
     high_a, low_a = _split(a, cut)
     high_b, low_b = _split(b, cut)
     if any(stride % cut for stride, _ in (*high_a, *high_b)):
@@ -132,7 +136,8 @@ def _listed(a: Dims, b: Dims, shift: int) -> bool | None:
 
 
 def covered(written: Sequence[Region], target: Region, limit: int) -> bool | None:
-    """Whether every element of `target` is in one of `written`; None where it takes more than `limit` to tell."""
+    """Return True if every element of `target` is in one of `written`; None if determining it takes more than `limit`.
+    """
     written = [region for region in written if region.offset >= 0]
     low, high = target.offset, target.offset + target.span
     if low < 0:
@@ -151,13 +156,13 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
 
 
 def _holds(region: Region, low: int, high: int) -> bool:
-    """Whether an unbroken region of several elements holds ``low .. high``."""
+    """Return True if a contiguous region of several elements contains ``low .. high``."""
     unbroken = len(region.dims) == 1 and region.dims[0][0] == 1
     return unbroken and region.offset <= low and high <= region.offset + region.span
 
 
 def _unit(regions: Sequence[Region]) -> int:
-    """The greatest length such that every region is made of aligned blocks of it."""
+    """Return the greatest length such that every region consists of aligned blocks of it."""
     unit = 0
     for region in regions:
         run = region.dims[0][1] if region.dims and region.dims[0][0] == 1 else 1
@@ -167,7 +172,8 @@ def _unit(regions: Sequence[Region]) -> int:
 
 
 def _blocks(region: Region, unit: int) -> tuple[int, list[tuple[int, int]]]:
-    """The region in blocks of `unit` elements: its first block, and one dimension or more, the longest one last."""
+    """Return the region in blocks of `unit` elements: its first block, and one dimension or more, the longest one last.
+    """
     dims = [(1, size // unit) if stride == 1 else (stride // unit, size) for stride, size in region.dims]
     return region.offset // unit, sorted(dims or [(unit, 1)], key=lambda d: d[1])
 

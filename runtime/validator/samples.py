@@ -1,6 +1,6 @@
-"""Sample runs: the control of entries and kernels with given scalars, exactly; no data is touched.
+"""Sample runs: the control flow of entries and kernels with given scalars, exactly; no data is accessed.
 
-They decide the bounds that hold for all values but could not be proved to, and tell what a call writes.
+They decide the bounds that could not be proved for all values, and determine the tensors that a call writes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sscc.runtime.validator.regions import Region, covered, overlap
 class SampleProofErrors(ProofKind):
     """Sample runs that are not calls of the entry, or in which a bound does not hold."""
 
-    SCALARS = "a sample must give {names!r}"
+    SCALARS = "a sample must have the scalars {names!r}"
     OUT_OF_RANGE = "the sample's {name!r} is not within its range {low} .. {high}"
     TOO_MANY_STEPS = "the sample takes more than {steps} steps"
-    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high} of {elements}, in {sample}"
+    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high}, but there are {elements}, in {sample}"
     SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}, in {sample}"
     ARGUMENTS_OVERLAP = (
         "parameters {one!r} and {other!r} share elements of {tensor!r}, and one of them is written, in {sample}"
@@ -35,11 +35,11 @@ class SampleProofErrors(ProofKind):
 
 @dataclass(frozen=True)
 class _Effect:
-    """What one execution of a kernel writes.
+    """The writes of one execution of a kernel.
 
     Attributes:
-        touched: parameters of which it writes anything.
-        whole: parameters that stand for outputs, of which every element is written.
+        touched: parameters of which it writes any element.
+        whole: parameters for outputs of which it writes every element.
     """
 
     touched: frozenset[str]
@@ -47,7 +47,7 @@ class _Effect:
 
 
 class SampleRunner:
-    """Runs samples. `seen` gathers the bounds and pairs that a run has evaluated."""
+    """Runs samples. `seen` collects the bounds and pairs that runs have evaluated."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SampleRunner:
     # -- what is written
 
     def _params_of_outputs(self, entries: Sequence[EntryFacts]) -> dict[str, set[str]]:
-        """Per kernel, the parameters through which launches write outputs."""
+        """Return, for each kernel, the parameters through which launches write outputs."""
         params: dict[str, set[str]] = {name: set() for name in self._kernels}
         for entry in entries:
             for facts in entry.launches:
@@ -109,7 +109,7 @@ class SampleRunner:
     def _walk(
         self, items: Sequence[sch.Item], known: dict[str, int], where: str
     ) -> Iterator[tuple[sch.Launch | sch.Pipeline, dict[str, int]]]:
-        """Every launch or pipeline that control enters, with the scalars at that place."""
+        """Yield every launch or pipeline that control flow executes, with the scalars at that place."""
         for item in items:
             self._step(where)
             if isinstance(item, sch.Scalar):
@@ -125,7 +125,7 @@ class SampleRunner:
                 yield item, known
 
     def _step(self, where: str) -> None:
-        """Counts what a sample run takes: control, launches, and iterations of loops and pipelines."""
+        """Count a step of a sample run: control items, launches, and iterations of loops and pipelines."""
         self._steps -= 1
         if self._steps < 0:
             raise SampleProofErrors.TOO_MANY_STEPS(where=where, steps=self._limits.steps)
@@ -168,7 +168,8 @@ class SampleRunner:
     def _iterations(
         self, facts: PipelineFacts, stages: Iterable[sch.Stage], known: Mapping[str, int], where: str
     ) -> Iterator[tuple[dict[str, int], set[str]]]:
-        """The scalars of each iteration in which one of `stages` fires, and which do: "each", "first", "last"."""
+        """Yield the scalars of each iteration in which one of `stages` fires, with the stages that fire: "each",
+        "first", "last"."""
         pipeline = facts.view.pipeline
         lower, upper = value_of(pipeline.lower, known), value_of(pipeline.upper, known)
         all_of_them = any(stage.when == "each" for stage in stages)
@@ -183,7 +184,7 @@ class SampleRunner:
     def _note_ports(
         self, facts: PipelineFacts, known: Mapping[str, int], where: str, written: dict[str, list[Region]]
     ) -> None:
-        """What the firings of a pipeline surely write of the parameters asked for."""
+        """Record the elements that the firings of a pipeline write, for the requested parameters."""
         ports = [
             (stage.stage, port)
             for stage in facts.view.stages
@@ -198,7 +199,7 @@ class SampleRunner:
                     written[port.name].append(_touched(stage, port, inner))
 
     def _pipeline(self, facts: PipelineFacts, known: Mapping[str, int], where: str) -> None:
-        """Evaluates the open bounds of every stage in the iterations in which it fires."""
+        """Evaluate the open bounds of every stage in the iterations in which it fires."""
         if not facts.open:
             return
         for inner, when in self._iterations(facts, [stage.stage for stage, _ in facts.open], known, where):
@@ -240,13 +241,13 @@ def _out_of_range(bound: Bound, low: int, high: int, sample: str) -> SsccError:
 
 
 def _region(view: sch.View, known: Mapping[str, int]) -> Region:
-    """What a view shows where all scalars are known."""
+    """Return the region of a view for known scalars."""
     offset = view.offset + sum(factor * known[name] for name, factor in view.terms)
     return Region.of(offset, list(zip(view.strides, view.shape, strict=True)))
 
 
 def _touched(stage: sch.Stage, port: PortFacts, known: Mapping[str, int]) -> Region:
-    """What a port touches of its parameter in one iteration, in all firings of the grid."""
+    """Return the region of its parameter that a port accesses in one iteration, in all firings of the grid."""
     sizes = {f"t{axis}": size for axis, size in enumerate(stage.grid)}
     view = port.port.view
     offset = view.offset + sum(factor * known[name] for name, factor in view.terms if name not in sizes)

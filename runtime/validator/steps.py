@@ -16,33 +16,33 @@ from sscc.runtime.validator.failure import ProofKind
 
 
 class StepProofErrors(ProofKind):
-    """Steps of the algorithm whose sizes or settings do not fit."""
+    """Steps of the algorithm with invalid sizes or settings."""
 
     HEADS = "{heads} query heads do not divide into groups of {kv_heads} KV heads"
-    NO_SEGMENT = "it attends to no segment"
+    NO_SEGMENT = "it has no segment to attend to"
     NEGATIVE_SELECTION = "it selects with sink {sink} and recent {recent}, which must not be negative"
     NEGATIVE_RECENT = "it scores with recent {recent}, which must not be negative"
     LATENT_ROWS = (
-        "its rows of {row} numbers, of which {compressed} make {columns} columns from {first} on, do not make keys of "
-        "{key} numbers"
+        "its rows of {row} numbers, whose first {compressed} give {columns} columns from {first} on, do not give keys "
+        "of {key} numbers"
     )
     RECURRENCE = (
-        "its {heads} heads do not divide into {groups} groups, or have {decays} decays for keys of {numbers} numbers"
+        "its {heads} heads do not divide into {groups} groups, or {decays} decays do not fit keys of {numbers} numbers"
     )
     NEGATIVE_WINDOW = "it attends within a window of {window} positions, which must not be negative"
     WINDOW_STRIDE = "its window of {window} positions moves in steps of {stride} behind {sink} sinks"
     SCALE = "its scale is {scale}, it must be above 0 and at most {most:g}"
     SOFTCAP = "its scores are capped at {softcap}, it must be {least:g} to {most:g}"
     TOO_FEW_NUMBERS = "it chooses {chosen} of {numbers} numbers"
-    FORMAT = "its weights have the format {format!r}, which is not known: {cause}"
-    PARTS = "its parts have rows of {widths!r} bytes, {format} has others for {columns} numbers"
-    CHOICES = "it makes {choices} choices for {kv_heads} KV heads, which do not divide into so many groups"
+    FORMAT = "its weights have the unknown format {format!r}: {cause}"
+    PARTS = "its parts have rows of {widths!r} bytes, which are not those of {columns} numbers in {format}"
+    CHOICES = "it makes {choices} choices for {kv_heads} KV heads, which do not divide into that many groups"
     CHOICE = "it chooses {topk} positions in blocks of {block}, {local} of them local"
     POOL = "it pools with mode {mode!r} and width {width}"
-    VALUES_MISSING = "it has the values of some of its keys, but no {missing}: it must have all or none"
+    VALUES_MISSING = "it has values for some of its keys, but not {missing}: it must have all or none"
     VALUES_TOO_WIDE = "its values are the first {values} numbers of its keys, which have {key}"
-    LANDMARK_WIDTH = "it keeps keys of {key} numbers in {bits} bits, in rows of {width}"
-    LANDMARK_SCALES = "its landmarks have {bits} bits and scales, which only codes have"
+    LANDMARK_WIDTH = "it keeps keys of {key} numbers as landmarks of {bits} bits in rows of {width}"
+    LANDMARK_SCALES = "its landmarks have {bits} bits and scales, but only codes have scales"
     LANDMARK_NO_SCALES = "its landmarks have {bits} bits and no scales"
     RING = "the ring has sink {sink} and recent {recent} in {rows} rows"
     NEGATIVE_CHOICE = "it chooses {topk} rows, which must not be negative"
@@ -56,9 +56,9 @@ class StepProofErrors(ProofKind):
 
 
 LARGEST_SCALE = 1024.0
-"""Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
+"""Maximum scale of attention. Models use at most 1; larger scores lose precision in the exponential."""
 LARGEST_SOFTCAP = 1e6
-"""Of what caps scores; models cap at 20 to 50. Beyond, intermediate numbers could overflow."""
+"""Maximum cap of scores; models use 20 to 50. Beyond this, intermediate numbers could overflow."""
 
 
 def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
@@ -116,7 +116,7 @@ def _check_choice(step: ops.ChooseByIndex, sizes: Sizes, where: str) -> None:
 
 
 def _check_parts(step: ops.Dequantize | ops.LookUp, sizes: Sizes, where: str) -> None:
-    """Check that the parts of a weight are those of its format."""
+    """Check that the widths of a weight's parts are those of its format."""
     try:
         weight_format = format_named(step.format)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Buffers: who fills and who reads which slot, how often, and whether the parts of a slot are the whole of it."""
+"""Buffers: the stages that fill and read each slot, how often, and completeness of slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sscc.runtime.validator.regions import Region, covered, injective, overlap
 
 
 class StreamProofErrors(ProofKind):
-    """Buffers whose slots are not filled once and read, each as a whole."""
+    """Buffers whose slots are not filled once and read, each completely."""
 
     BUFFER_FORM = "buffer {buffer!r} has depth {depth} and shape [{shape}], every one must be at least 1"
     BUFFER_PLACE = (
@@ -40,32 +40,32 @@ class StreamProofErrors(ProofKind):
     READ_BEFORE_FILLED = "stage {stage!r} reads a slot that stage {writer!r}, which fires {turn}, fills"
     READ_ITERATION_BEFORE = "stage {stage!r} reads a slot that stage {writer!r} fills in a later iteration"
     PLACE_IN_USE = "stage {stage!r} fills a place again that stage {user!r}, which fires {turn}, still has to use"
-    WAIT_MISSING = "it touches buffer {buffer!r} and does not wait for it"
-    WAIT_IDLE = "it waits for buffer {buffer!r}, which none of its ports touches"
+    WAIT_MISSING = "it uses buffer {buffer!r} but does not wait for it"
+    WAIT_IDLE = "it waits for buffer {buffer!r}, which none of its ports uses"
     PORTS_APART = "its ports on buffer {buffer!r} fill slots at different times"
     BODY_INCOMPLETE = "body {body!r} does not write every element of it"
     SLOT_ACROSS_ITERATIONS = (
-        "buffer {buffer!r}: a slot takes {per} firings, which are no multiple of the {trips} of an iteration"
+        "buffer {buffer!r}: a slot takes {per} firings, which is not a multiple of the {trips} of an iteration"
     )
     SLOT_TOO_LONG = (
-        "buffer {buffer!r}: a slot takes {several} of {iterations} iterations, but only {followed} are followed"
+        "buffer {buffer!r}: a slot takes {several} of {iterations} iterations, but only {followed} are checked"
     )
-    SLOT_NO_BLOCK = "{per} firings a slot are no block of its grid [{grid}]"
+    SLOT_NO_BLOCK = "{per} firings per slot are not a block of its grid [{grid}]"
     PLACE_VARIES = "its place in a slot of {buffer!r} is {low} .. {high}: other elements are never written"
     PLACE_MOVES = (
-        "its place in a slot of {buffer!r} moves with t{axis}, which the firings of one slot do not go through: each "
-        "writes another part of another slot"
+        "its place in a slot of {buffer!r} depends on t{axis}, which does not vary within one slot: each slot gets "
+        "only one part"
     )
     WRITTEN_TWICE = "the {per} firings of a slot write elements of {buffer!r} more than once"
     WRITTEN_IN_PART = "the {per} firings of a slot write {written} of the {elements} elements of {buffer!r}"
 
 
-_CASES = 8  # numbers of iterations tried where it is not constant; slots are linear in it
-_ITERATIONS = 4096  # iterations followed one by one where a slot is filled over several
+_CASES = 8  # numbers of iterations to try if it is not constant; slots are linear in it
+_ITERATIONS = 4096  # iterations to check one by one if a slot is filled over several
 
 
 def check_rates(view: PipelineView) -> None:
-    """Every slot has one producer, every slot that is read is produced, and no slot stays half done."""
+    """Check that every slot has one producer, every slot that is read is produced, and no slot stays incomplete."""
     for buffer in view.pipeline.buffers:
         if buffer.depth < 1 or any(size < 1 for size in buffer.shape):
             raise StreamProofErrors.BUFFER_FORM(
@@ -128,8 +128,8 @@ _TURN = {"first": 0, "each": 1, "last": 2}
 
 
 def _check_order(streams: Streams, buffer: str, where: str) -> None:
-    """What fires first, all iterations one after another, and what fires last could run in this order: nothing needs
-    what comes after it, neither to be filled nor for a place to be free."""
+    """Check that "first" stages, all iterations one after another, and "last" stages could run in this order: no firing
+    needs a later one, neither for a slot to be filled nor for a place to be free."""
     everything = [*streams.writers[buffer], *streams.readers[buffer]]
     for end in everything:
         stage, low, high = _span(streams, end)
@@ -159,7 +159,8 @@ def _span(streams: Streams, end: End) -> tuple[Stage, float, float]:
 
 
 def _check_kept(streams: Streams, reader: End, where: str) -> None:
-    """What one stage fills or reads through iterations is complete in the iteration in which it is read first."""
+    """Check that a slot that one stage fills or reads through iterations is complete in the iteration in which it is
+    read first."""
     stage, low, high = _span(streams, reader)
     for writer in streams.writers[reader.buffer]:
         other, begin, stop = _span(streams, writer)
@@ -171,13 +172,13 @@ def _check_kept(streams: Streams, reader: End, where: str) -> None:
 
 
 def _shares_place(low: float, high: float, begin: float, stop: float, depth: int) -> bool:
-    """Whether one of slots low .. high - 1 lies where one of begin .. stop - 1 did that comes before it."""
+    """Return True if one of slots low .. high - 1 has the same place as an earlier one of begin .. stop - 1."""
     widest = high - 1 - begin
     return widest >= depth and widest // depth * depth >= low - stop + 1
 
 
 def _first_gap(low: float, high: float, spans: Sequence[tuple[float, float]]) -> float | None:
-    """The first of ``low .. high - 1`` that no span [begin, stop) holds; spans are sorted."""
+    """Return the first of ``low .. high - 1`` that is in no span [begin, stop); spans are sorted."""
     for begin, stop in spans:
         low = stop if begin <= low < stop else low
     return low if low < high else None
@@ -188,7 +189,8 @@ def _name(streams: Streams, end: End) -> str:
 
 
 def _check_equal_rates(streams: Streams, buffer: str, where: str) -> None:
-    """Stages that fire in each iteration fill and read equally many slots; one that keeps a slot reads none anew."""
+    """Check that stages that fire in each iteration fill and read the same number of slots; one that keeps a slot reads
+    no new ones."""
     rates = {}
     for end in (*streams.writers[buffer], *streams.readers[buffer]):
         stage = streams.stages[end.stage]
@@ -201,7 +203,7 @@ def _check_equal_rates(streams: Streams, buffer: str, where: str) -> None:
 
 
 def check_waits(view: PipelineView) -> None:
-    """Every stage waits for exactly the buffers that it touches."""
+    """Check that every stage waits for exactly the buffers that it uses."""
     for facts in view.stages:
         touched = {port.name for port in facts.ports if not port.memory}
         missing, idle = sorted(touched - set(facts.stage.waits)), sorted(set(facts.stage.waits) - touched)
@@ -212,7 +214,7 @@ def check_waits(view: PipelineView) -> None:
 
 
 def check_covers(view: PipelineView, limits: Limits) -> None:
-    """The firings that fill a slot write every element of it exactly once."""
+    """Check that the firings that fill a slot write every element of it exactly once."""
     for facts in view.stages:
         for name in dict.fromkeys(port.name for port in facts.ports if not port.memory and port.writes):
             ports = [port for port in facts.ports if port.name == name and port.writes]
@@ -250,7 +252,8 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
 
 
 def _tiles_of_slot(facts: StageFacts, per: int) -> tuple[int, ...]:
-    """How many values of each index of the grid fall on one slot: the firings of a slot are a block of the grid."""
+    """Return the number of values of each index of the grid that fall on one slot: the firings of a slot are a block of
+    the grid."""
     sizes: list[int] = []
     left = per
     for size in reversed(facts.stage.grid):
@@ -267,9 +270,9 @@ def _tiles_of_slot(facts: StageFacts, per: int) -> tuple[int, ...]:
 def _piece(
     view: PipelineView, facts: StageFacts, port: PortFacts, tiles: Sequence[int], index: Linear | None
 ) -> tuple[int, list[tuple[int, int]]]:
-    """What a port writes in a slot: offset, and (stride, size) of the view and of the firings.
+    """Return the part of a slot that a port writes: offset, and (stride, size) of the view and of the firings.
 
-    With `index` None, or one that is a variable, for every iteration alike.
+    With `index` None, or a variable, it is the same for every iteration.
     """
     scope = view.everywhere(facts.stage)
     if index is not None and index.terms != ((view.pipeline.index, 1),):

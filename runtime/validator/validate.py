@@ -18,13 +18,13 @@ from sscc.runtime.validator.samples import SampleRunner
 
 
 class ProgramProofErrors(ProofKind):
-    """Names that a schedule gives twice, and bounds that nothing proves."""
+    """Duplicate names in a schedule, and bounds that could not be proved."""
 
-    TENSOR_TWICE = "two tensors are called {name!r}"
-    BODY_TWICE = "two bodies are called {name!r}"
-    KERNEL_TWICE = "two kernels are called {name!r}"
-    ENTRY_TWICE = "two entries are called {name!r}"
-    NOT_PROVED = "the {subject} is not proved to fit for all values of the scalars, and no sample run reaches it"
+    TENSOR_TWICE = "two tensors have the name {name!r}"
+    BODY_TWICE = "two bodies have the name {name!r}"
+    KERNEL_TWICE = "two kernels have the name {name!r}"
+    ENTRY_TWICE = "two entries have the name {name!r}"
+    NOT_PROVED = "the {subject} could not be proved for all values of the scalars, and no sample run reaches it"
 
 
 Samples = Mapping[str, Sequence[Mapping[str, int]]]
@@ -39,22 +39,22 @@ def validate(
     longest: int | None = None,
     limits: Limits | None = None,
 ) -> Report:
-    """Proves that a schedule can be executed as it is documented in `sscc.ir.schedule`.
+    """Prove that a schedule can be executed as documented in `sscc.ir.schedule`.
 
     It checks names, shapes, dtypes and access kinds; that views stay inside their tensors; that addresses are shared
-    only by what never lives at the same time; capacities; that every slot of a stream is filled once before it is
-    read, without deadlock and without overwriting; that memory which stages share is touched in a fixed order.
+    only by tensors with disjoint lifetimes; capacities; that every slot of a stream is filled once before it is read,
+    without deadlock and without overwriting; that memory which stages share is accessed in a defined order.
 
     Args:
-        target: whose capacities to check; None checks none.
-        ranges: lowest and highest value of entries' scalar inputs, by name. Without one: any value.
-        samples: for each entry, values of its scalar inputs. They decide what ranges do not prove. An entry without
-            scalar inputs is always run once.
-        longest: iterations that a loop may have at most; None: any number.
-        limits: how much work a proof may take.
+        target: target whose capacities are checked; None for no check.
+        ranges: lowest and highest value of entries' scalar inputs, by name; others may have any value.
+        samples: for each entry, values of its scalar inputs. They decide bounds that the ranges do not prove. An entry
+            without scalar inputs is always run once.
+        longest: maximum number of iterations of a loop; None for any number.
+        limits: limits of the proof's work.
 
     Raises:
-        InputError: the first thing that is wrong, or that can be neither proved nor sampled, with where and numbers.
+        InputError: the first fault, or the first bound that can be neither proved nor sampled, with place and numbers.
     """
     limits = limits or Limits()
     loops = inf if longest is None else longest
@@ -108,7 +108,7 @@ def _run(facts: EntryFacts, sampler: SampleRunner, samples: Samples) -> EntryRep
 def _sampled(
     entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: SampleRunner
 ) -> tuple[str, ...]:
-    """What samples have decided. Refuses what none of them has reached."""
+    """Return the bounds that samples have decided. Refuses a bound that none of them has reached."""
     lines = []
     for facts in entries:
         for launch in facts.launches:

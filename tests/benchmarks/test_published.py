@@ -27,7 +27,7 @@ from benchmarks.table import replace_block
 from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.timing.result import PipelineTiming, StageTiming
 
-PAGE = Path(__file__).parents[2] / "docs" / "published.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "published.md"
 
 
 @pytest.mark.parametrize(

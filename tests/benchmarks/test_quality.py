@@ -1,4 +1,4 @@
-"""What docs/quality.md is made by: every run is a command that `sscc eval` takes, every table has its place."""
+"""Sources of docs/results/quality.md: every run is a command that `sscc eval` takes, every table has its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_runs_are_commands(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_tables_have_a_place_in_the_page(name: str) -> None:
-    page = (ROOT / "docs" / "quality.md").read_text()
+    page = (ROOT / "docs" / "results" / "quality.md").read_text()
     assert "| a |" in replace_block(page, name, "| a |")
 
 

@@ -69,7 +69,7 @@ def test_a_page_without_the_block_is_refused(page: str) -> None:
     ],
 )
 def test_the_page_has_a_block_for_each_command(block: str) -> None:
-    page = (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs" / "results" / "speed.md").read_text()
     assert "\nsomething\n" in table.replace_block(page, block, "something")
 
 

@@ -22,7 +22,7 @@ from sscc.compiler.frontend.in_memory import InMemoryErrors
 from sscc.compiler.options.compile_options import OptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.runtime.serving.engine.constraints import ConstraintErrors
-from sscc.runtime.session.session import SessionErrors
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import like, raises
 from tests.tiny_configs import random_model
 

@@ -130,7 +130,7 @@ def test_inspect_shows_what_is_held_for_what_is_read(artifacts: dict[str, Path],
     assert indexed["state_bytes"] - compact["state_bytes"] == pytest.approx(more, abs=1)
     assert "KV         3.25 KiB a sequence, 12 KiB uncompressed (3.7x)\n" in text["compact"]
     assert "cache      13 rows = sink 2 + recent 5 + topk 6, for 48 tokens\n" in text["compact"]
-    assert "topk 6, for 48 tokens; those of topk stay in the prompt's K and V\n" in text["indexed"]
+    assert "topk 6, for 48 tokens; the topk rows stay in the prompt's K and V\n" in text["indexed"]
     assert (
         "KV         15.75 KiB a sequence (3.25 KiB of rows, 12.5 KiB of prompt), of which a step reads the "
         "3.25 KiB that compact rows would take; 12 KiB uncompressed (3.7x)\n" in text["indexed"]

@@ -161,7 +161,7 @@ def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureF
     assert cli.main(["inspect", str(artifacts("blocks", "small"))]) == 0
     text = capsys.readouterr().out
     assert "2 of 3 layers: 4/2 heads of 8, rows of all positions, of which the model's own index chooses 12\n" in text
-    assert "2 of 3 layers: index keys of 8 numbers, by which 12 rows are chosen\n" in text
+    assert "2 of 3 layers: index keys of 8 numbers, which select 12 rows\n" in text
     groups = json.loads((artifacts("blocks", "small") / "manifest.json").read_text())["groups"]
     assert [(group["name"], group["layers"]) for group in groups] == [
         ("", [0]), ("chosen", [1, 2]), ("index", [1, 2]),

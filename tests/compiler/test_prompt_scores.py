@@ -13,7 +13,8 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.serving.engine import Engine, Request
 from sscc.runtime.serving.engine.engine import SubmissionErrors
 from sscc.runtime.session.prompt_scores import PromptScoreErrors, PromptScorer, check_scores
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.compiler.small_stacks import opened
 from tests.compiler.test_sessions import compiled as compiled_for_ranks
 from tests.compiler.test_sessions import in_threads

@@ -136,7 +136,7 @@ def test_few_rows_come_from_the_store_and_the_others_stay(artifact_of: Compiled,
     assert moved["resident rows"] == {"hbm": 2 * (TOPK + 2) * ROW}
     assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "by landmarks of 2 bits; it fetches 2 rows at most, 6 are resident\n" in text
+    assert "by landmarks of 2 bits; it fetches at most 2 rows, 6 are resident\n" in text
     session = opened(path, "reference")
     session.prefill(0, random_tokens(30))
     near = TOPK * ROW + 2 * LAYERS * HEADS * TOPK * 8
@@ -172,7 +172,7 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
             "store": {"ddr": slots * (chosen + 1) * ROW},
             "landmarks": {"hbm": slots * (candidates + 1) * LANDMARK},
         }
-    assert "topk 6, for 48 tokens; those of topk are chosen in every step, of all positions\n" in text
+    assert "topk 6, for 48 tokens; every step selects the topk rows among all positions\n" in text
     assert "selection  every step's query, by landmarks of 2 bits\n" in text
     parts = "1.75 KiB of sinks and ring, 800 bytes of landmarks, 12.5 KiB of store"
     read = "of which a step reads at most 3.891 KiB; 12 KiB uncompressed (3.1x)"

@@ -32,7 +32,8 @@ from sscc.runtime.serving.ranks import starting as ranks
 from sscc.runtime.serving.ranks.crew import CrewErrors, simulated
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.kept_rows import KeptRows
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.prompt import Snapshot
+from sscc.runtime.session.session import Session
 from tests.compiler.test_joining import listeners
 from tests.errors import check, raises
 from tests.models.tiny_llama import save_tiny_llama

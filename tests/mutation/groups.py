@@ -32,6 +32,23 @@ class MutantGroup:
         yield from self.stages
 
 
+CPU = "tests/runtime/backends/cpu"
+_OPERATIONS = ("tests/runtime/test_operations.py",)
+_PROGRAMS = (
+    "tests/runtime/backends/reference/test_pipelines.py",
+    "tests/runtime/backends/reference/test_interpreter.py",
+)
+_MODELS = ("tests/test_native.py", "-k", "llama or taking")
+
+
+def _cpu_room(room: str, *stages: str) -> MutantGroup:
+    """A folder of the CPU backend. `stages` names its test files, which run before those of operations, small programs
+    and compiled models."""
+    names = tuple(f"{CPU}/{name}.py" for name in stages)
+    own = (f"{CPU}/test_NAME.py", f"{CPU}/native/test_NAME.py")
+    return MutantGroup((f"runtime/backends/cpu/{room}/*.py",), own, (names, _OPERATIONS, _PROGRAMS, _MODELS))
+
+
 GROUPS: dict[str, MutantGroup] = {
     "passes": MutantGroup(
         ("passes/*.py",),
@@ -85,6 +102,22 @@ GROUPS: dict[str, MutantGroup] = {
              "tests/runtime/engine/test_async.py", "tests/runtime/engine/test_prompt_store.py",
              "tests/runtime/engine/test_slots.py", "tests/runtime/engine/test_transcript.py"),
             ("tests/runtime/engine/test_company.py", "tests/runtime/engine/test_example.py"),
+        ),
+    ),
+    "codegen": _cpu_room("codegen", "test_elementwise", "test_nests", "test_partition", "test_checks", "test_features",
+                         "test_gather_rows", "test_encoded_rows", "test_products", "test_weights"),
+    "plan": _cpu_room("plan", "test_planner", "test_stages", "test_weights", "test_indirect", "test_library",
+                      "test_positions"),
+    "products": _cpu_room("products", "test_products", "test_quantised_products", "test_packing", "test_weights"),
+    "attention": _cpu_room("attention", "test_selection", "test_query_attention", "test_learned_index",
+                           "test_decode_attention", "test_prefill_attention", "test_latent_prefill"),
+    "options": MutantGroup(
+        ("compiler/options/*.py",),
+        ("tests/compiler/test_NAME*.py",),
+        (
+            ("tests/compiler/test_options.py", "tests/compiler/test_option.py", "tests/compiler/test_policy.py",
+             "tests/compiler/test_layer_topk.py", "tests/compiler/frontend/test_gguf_parts.py"),
+            ("tests/compiler/test_cli.py", "tests/compiler/test_driver.py"),
         ),
     ),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import read_equivalent, read_journal, sample
+from tests.mutation.__main__ import EQUIVALENT, read_equivalent, read_journal, sample
 from tests.mutation.groups import GROUPS
 from tests.mutation.mutants import mutants
 from tests.mutation.tree import ROOT
@@ -80,3 +80,10 @@ def test_an_equivalent_mutant_has_a_reason(tmp_path: Path) -> None:
     listed.write_text("a.py: f: x -> z\n")
     with pytest.raises(ValueError, match="no reason"):
         read_equivalent(listed)
+
+
+def test_the_equivalent_mutants_exist() -> None:
+    """A renamed file or a changed expression needs its lines renamed or removed."""
+    keys = read_equivalent(EQUIVALENT)
+    files = {key.partition(":")[0] for key in keys}
+    assert set(keys) <= {mutant.key for file in files for mutant in mutants(file, (ROOT / file).read_text())}

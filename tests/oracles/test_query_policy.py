@@ -27,7 +27,8 @@ from sscc.runtime.backends.reference.encoded_rows import encode
 from tests.compiler.interpret.models import weights
 from tests.families import random_model, random_tokens
 from tests.oracles.lowering import CONTEXT, FAMILY, compiled, lowered
-from tests.runtime.programs import DTYPES, one_stage, run_kernel
+from tests.runtime.programs import DTYPES, run_kernel
+from tests.runtime.schedules import one_stage
 from tests.runtime.test_operations import same
 from tests.torch_session import TorchSession
 

@@ -1,4 +1,4 @@
-"""Tiny programs for tests: tensors laid out one after the other, bodies wrapped as kernels of one stage."""
+"""Tiny programs for tests, run on both interpreters."""
 
 from __future__ import annotations
 
@@ -10,29 +10,21 @@ import torch
 
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import (
-    Access,
     Body,
     Entry,
-    Instr,
     Kernel,
     Launch,
     Local,
     Param,
-    Pipeline,
-    Port,
     Program,
-    Stage,
-    Tensor,
-    Vector,
-    View,
     Window,
 )
-from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from tests.errors import raises
+from tests.runtime.schedules import lay_out, one_stage, whole
 
 DTYPES: dict[torch.dtype, Any] = {
     torch.float32: "f32",
@@ -42,32 +34,6 @@ DTYPES: dict[torch.dtype, Any] = {
     torch.int8: "i8",
     torch.bool: "i1",
 }
-
-
-def view_of(name: str, shape: tuple[int, ...], offset: int = 0, *terms: tuple[str, int]) -> View:
-    """A dense view of `shape`."""
-    return View(name, shape, dense_strides(shape), offset, terms)
-
-
-def whole(tensor: Tensor | Param) -> View:
-    return view_of(tensor.name, tensor.shape)
-
-
-def lay_out(*tensors: tuple[str, tuple[int, ...], Any, Any]) -> tuple[tuple[Tensor, ...], int]:
-    """Tensors (name, shape, dtype, role) at increasing addresses, and the arena that holds them."""
-    placed, address = [], 0
-    for name, shape, dtype, role in tensors:
-        is_stored = role in ("weight", "constant")
-        tensor = Tensor(name, shape, dtype, role, "ddr", address, (name,) if is_stored else ())
-        placed.append(tensor)
-        address += 0 if is_stored else -(-tensor.nbytes // 64) * 64
-    return tuple(placed), address
-
-
-def one_stage(body: Body) -> Kernel:
-    """A kernel of the body's name that fires it once, on its own parameters as they are."""
-    stage = Stage("only", body.name, (), tuple(Port(whole(param)) for param in body.params), body.scalars, ())
-    return Kernel(body.name, body.params, body.scalars, (Pipeline("p", "i", 0, 1, (), (), (stage,)),), body.location)
 
 
 def run_kernel(
@@ -154,38 +120,3 @@ def run_steps(
     )
     body = Body("k", params, tuple(scalars or {}), locals_, windows, steps)
     return run_kernel(one_stage(body), (body,), inputs, writes, scalars, precision)
-
-
-def identity(rank: int) -> tuple[tuple[int, ...], ...]:
-    return tuple((*tuple(int(row == column) for column in range(rank)), 0) for row in range(rank))
-
-
-def read(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Param:
-    return Param(name, shape, dtype, "read")
-
-
-def write(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Param:
-    return Param(name, shape, dtype, "write")
-
-
-def copy_body(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Body:
-    """A body that copies parameter `x` to parameter `y`."""
-    rank = len(shape)
-    step = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), (), "in0")
-    return Body(name, (read("x", shape, dtype), write("y", shape, dtype)), (), (), (), (step,))
-
-
-def add_body(name: str, shape: tuple[int, ...], amount: float) -> Body:
-    """A body that writes ``x + amount`` to ``y``."""
-    rank = len(shape)
-    instructions = (Instr("r", "addf", ("in0", amount), "f32"),)
-    step = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), instructions, "r")
-    return Body(name, (read("x", shape), write("y", shape)), (), (), (), (step,))
-
-
-def sum_body(name: str, shape: tuple[int, ...]) -> Body:
-    """A body that writes ``a + b`` to ``y``."""
-    rank = len(shape)
-    accesses = tuple(Access(operand, identity(rank)) for operand in "ab")
-    step = Vector(shape, accesses, Access("y", identity(rank)), (Instr("r", "addf", ("in0", "in1"), "f32"),), "r")
-    return Body(name, (read("a", shape), read("b", shape), write("y", shape)), (), (), (), (step,))

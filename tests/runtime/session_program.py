@@ -21,7 +21,8 @@ from sscc.ir.schedule import (
 )
 from sscc.ir.sizes import align
 from sscc.runtime.artifact.signature import Signature
-from tests.runtime.broken.build import identity, port, window, write
+from tests.runtime.broken.build import port
+from tests.runtime.schedules import view_of, whole_access, write
 
 ROLES = {"prefill_logits": "output", "logits": "output"}
 INPUTS = {
@@ -48,7 +49,7 @@ def session_program(
     own = _tensors(signature)
     arena = own[-1].address + align(own[-1].nbytes)
     fills = {tensor.name: _fill(tensor) for tensor in own if tensor.role != "input"}
-    launches = {name: Launch(f"fill.{name}", (window(name, kernel.params[0].shape),))
+    launches = {name: Launch(f"fill.{name}", (view_of(name, kernel.params[0].shape),))
                 for name, (_, kernel) in fills.items()}  # fmt: skip
     decoded = ("logits", "k_cache", "v_cache")
     prefill = (*_cursor(signature), *(launch for name, launch in launches.items() if name != "logits"))
@@ -107,8 +108,8 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
 def _fill(tensor: Tensor) -> tuple[Body, Kernel]:
     one: Any = 1 if tensor.dtype == "i64" else 1.0
     program = (Instr("one", "const", (one,), tensor.dtype),)
-    step = Vector(tensor.shape, (), identity("y", len(tensor.shape)), program, "one")
-    name, param = f"fill.{tensor.name}", write("y", *tensor.shape, dtype=tensor.dtype)
+    step = Vector(tensor.shape, (), whole_access("y", len(tensor.shape)), program, "one")
+    name, param = f"fill.{tensor.name}", write("y", tensor.shape, dtype=tensor.dtype)
     stage = Stage("fill", name, (), (port("y", tensor.shape),), (), ())
     body = Body(name, (param,), (), (), (), (step,))
     return body, Kernel(name, (param,), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))

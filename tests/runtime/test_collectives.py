@@ -33,8 +33,7 @@ from sscc.runtime.validator import Limits, validate
 from sscc.runtime.validator.bodies import BodyProofErrors, prove_body
 from sscc.runtime.validator.placement import PlacementProofErrors
 from tests.errors import raises
-from tests.runtime.broken.build import read, write
-from tests.runtime.programs import lay_out, one_stage, whole
+from tests.runtime.schedules import lay_out, one_stage, read, whole, write
 
 GRID = (2, 3)
 
@@ -64,7 +63,7 @@ def run(candidate: Program, dtype: torch.dtype = torch.float32) -> tuple[list[to
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_sums_are_over_the_ranks_along_the_axes_in_their_order(axes: tuple[int, ...]) -> None:
-    candidate = program(AllReduce("x", "y", axes), read("x", 4, 5, dtype="bf16"), write("y", 4, 5, dtype="bf16"))
+    candidate = program(AllReduce("x", "y", axes), read("x", (4, 5), dtype="bf16"), write("y", (4, 5), dtype="bf16"))
     values, sums = run(candidate, torch.bfloat16)
     for rank, total in enumerate(sums):
         expected = torch.zeros(4, 5)
@@ -78,10 +77,10 @@ def test_each_has_its_part_of_a_sum(axes: tuple[int, ...]) -> None:
     """The bits that a sum of everything has there."""
     size = ranks_along(GRID, axes)
     assert size is not None
-    x = read("x", 2, 6, dtype="bf16")
-    values, pieces = run(program(ReduceScatter("x", "y", 1, axes), x, write("y", 2, 6 // size, dtype="bf16")),
+    x = read("x", (2, 6), dtype="bf16")
+    values, pieces = run(program(ReduceScatter("x", "y", 1, axes), x, write("y", (2, 6 // size), dtype="bf16")),
                          torch.bfloat16)  # fmt: skip
-    _, totals = run(program(AllReduce("x", "y", axes), x, write("y", 2, 6, dtype="bf16")), torch.bfloat16)
+    _, totals = run(program(AllReduce("x", "y", axes), x, write("y", (2, 6), dtype="bf16")), torch.bfloat16)
     for rank, piece in enumerate(pieces):
         others = peers(GRID, axes, rank)
         assert torch.equal(piece, totals[rank].chunk(size, 1)[others.index(rank)])
@@ -91,15 +90,15 @@ def test_each_has_its_part_of_a_sum(axes: tuple[int, ...]) -> None:
 def test_pieces_are_joined_along_any_axis_through_windows() -> None:
     step = AllGather("across", "y", 0, (1,))
     across = Window("across", View("x", (5, 4), (1, 5)))
-    values, wholes = run(program(step, read("x", 4, 5), write("y", 15, 4), windows=(across,)))
+    values, wholes = run(program(step, read("x", (4, 5)), write("y", (15, 4)), windows=(across,)))
     for rank, joined in enumerate(wholes):
         assert torch.equal(joined, torch.cat([values[other].T for other in peers(GRID, (1,), rank)]))
 
 
 def test_each_has_its_part_of_what_all_have() -> None:
-    values, parts = run(program(AllSlice("x", "y", 1, (1,)), read("x", 2, 6), write("y", 2, 2)))
+    values, parts = run(program(AllSlice("x", "y", 1, (1,)), read("x", (2, 6)), write("y", (2, 2))))
     assert all(torch.equal(part, values[rank][:, rank % 3 * 2 :][:, :2]) for rank, part in enumerate(parts))
-    values, joined = run(program(AllToAll("x", "y", 0, 1, (0,)), read("x", 4, 3), write("y", 2, 6)))
+    values, joined = run(program(AllToAll("x", "y", 0, 1, (0,)), read("x", (4, 3)), write("y", (2, 6))))
     for rank, result in enumerate(joined):
         others, first = peers(GRID, (0,), rank), rank // 3 * 2
         assert torch.equal(result, torch.cat([values[other][first : first + 2] for other in others], 1))
@@ -114,80 +113,83 @@ def test_the_ranks_of_a_grid() -> None:
 
 
 def test_a_program_runs_on_as_many_ranks_as_it_is_for() -> None:
-    candidate = program(AllReduce("x", "y", (0,)), read("x", 2), write("y", 2))
+    candidate = program(AllReduce("x", "y", (0,)), read("x", (2,)), write("y", (2,)))
     with raises(GroupErrors.OTHER_RANKS, expected=6, ranks=1):
         ReferenceInterpreter(candidate, {})
 
 
 SUM, JOIN = AllReduce("x", "y", (1,)), AllGather("x", "y", 0, (1,))
 SCATTER = ReduceScatter("x", "y", 1, (1,))
-X = read("x", 2, 3)
+X = read("x", (2, 3))
 
 
 @pytest.mark.parametrize(
     ("step", "params", "kind", "fields"),
     [
-        (replace(SUM, axes=()), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [], "grid": [2, 3]}),
-        (replace(SUM, axes=(2,)), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [2], "grid": [2, 3]}),
-        (replace(SUM, axes=(1, 0)), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [1, 0], "grid": [2, 3]}),
+        (replace(SUM, axes=()), (X, write("y", (2, 3))), BodyProofErrors.RANK_AXES, {"axes": [], "grid": [2, 3]}),
+        (replace(SUM, axes=(2,)), (X, write("y", (2, 3))), BodyProofErrors.RANK_AXES, {"axes": [2], "grid": [2, 3]}),
         (
-            SUM, (X, write("y", 3, 2)), BodyProofErrors.PARTS_DIFFER,
+            replace(SUM, axes=(1, 0)), (X, write("y", (2, 3))), BodyProofErrors.RANK_AXES,
+            {"axes": [1, 0], "grid": [2, 3]},
+        ),
+        (
+            SUM, (X, write("y", (3, 2))), BodyProofErrors.PARTS_DIFFER,
             {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [3, 2]},
         ),
         (
-            SUM, (X, write("y", 2, 3, dtype="bf16")), BodyProofErrors.PARTS_DIFFER,
+            SUM, (X, write("y", (2, 3), dtype="bf16")), BodyProofErrors.PARTS_DIFFER,
             {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "bf16", "actual_shape": [2, 3]},
         ),
         (
-            SUM, (read("x", 2, dtype="i64"), write("y", 2, dtype="i64")), BodyProofErrors.SUM_DTYPE,
+            SUM, (read("x", (2,), dtype="i64"), write("y", (2,), dtype="i64")), BodyProofErrors.SUM_DTYPE,
             {"name": "x", "dtype": "i64"},
         ),
-        (SUM, (X, read("y", 2, 3)), BodyProofErrors.WRITES_READ_ONLY, {"name": "y"}),
-        (SUM, (write("x", 2, 3), write("y", 2, 3)), BodyProofErrors.READ_BEFORE_WRITTEN, {"name": "x"}),
-        (replace(SUM, total="x"), (X, write("y", 2, 3)), BodyProofErrors.SOURCE_OVERLAPS, {"name": "x"}),
-        (replace(SUM, part="z"), (X, write("y", 2, 3)), BodyProofErrors.UNKNOWN_NAME, {"name": "z"}),
+        (SUM, (X, read("y", (2, 3))), BodyProofErrors.WRITES_READ_ONLY, {"name": "y"}),
+        (SUM, (write("x", (2, 3)), write("y", (2, 3))), BodyProofErrors.READ_BEFORE_WRITTEN, {"name": "x"}),
+        (replace(SUM, total="x"), (X, write("y", (2, 3))), BodyProofErrors.SOURCE_OVERLAPS, {"name": "x"}),
+        (replace(SUM, part="z"), (X, write("y", (2, 3))), BodyProofErrors.UNKNOWN_NAME, {"name": "z"}),
         (
-            SCATTER, (X, write("y", 2, 3)), BodyProofErrors.PARTS_DIFFER,
+            SCATTER, (X, write("y", (2, 3))), BodyProofErrors.PARTS_DIFFER,
             {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [2, 3]},
         ),
         (
-            replace(SCATTER, axis=0), (X, write("y", 1, 3)), BodyProofErrors.SPLIT_PARTS,
+            replace(SCATTER, axis=0), (X, write("y", (1, 3))), BodyProofErrors.SPLIT_PARTS,
             {"name": "x", "shape": [2, 3], "axis": 0, "parts": 3},
         ),
         (
-            replace(SCATTER, axis=2), (X, write("y", 2, 1)), BodyProofErrors.SPLIT_AXIS,
+            replace(SCATTER, axis=2), (X, write("y", (2, 1))), BodyProofErrors.SPLIT_AXIS,
             {"name": "x", "shape": [2, 3], "axis": 2},
         ),
         (
-            SCATTER, (read("x", 2, 3, dtype="i64"), write("y", 2, 1, dtype="i64")), BodyProofErrors.SUM_DTYPE,
+            SCATTER, (read("x", (2, 3), dtype="i64"), write("y", (2, 1), dtype="i64")), BodyProofErrors.SUM_DTYPE,
             {"name": "x", "dtype": "i64"},
         ),
         (
-            JOIN, (X, write("y", 4, 3)), BodyProofErrors.PARTS_DIFFER,
+            JOIN, (X, write("y", (4, 3))), BodyProofErrors.PARTS_DIFFER,
             {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [4, 3]},
         ),
         (
-            replace(JOIN, axis=2), (X, write("y", 6, 3)), BodyProofErrors.JOIN_AXIS,
+            replace(JOIN, axis=2), (X, write("y", (6, 3))), BodyProofErrors.JOIN_AXIS,
             {"name": "x", "shape": [2, 3], "axis": 2},
         ),
         (
-            AllSlice("x", "y", 0, (1,)), (X, write("y", 1, 3)), BodyProofErrors.SPLIT_PARTS,
+            AllSlice("x", "y", 0, (1,)), (X, write("y", (1, 3))), BodyProofErrors.SPLIT_PARTS,
             {"name": "x", "shape": [2, 3], "axis": 0, "parts": 3},
         ),
         (
-            AllSlice("x", "y", 1, (1,)), (X, write("y", 2, 3)), BodyProofErrors.PARTS_DIFFER,
+            AllSlice("x", "y", 1, (1,)), (X, write("y", (2, 3))), BodyProofErrors.PARTS_DIFFER,
             {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [2, 3]},
         ),
         (
-            AllToAll("x", "y", 1, 1, (1,)), (X, write("y", 2, 3)), BodyProofErrors.SPLIT_PARTS,
+            AllToAll("x", "y", 1, 1, (1,)), (X, write("y", (2, 3))), BodyProofErrors.SPLIT_PARTS,
             {"name": "x", "shape": [2, 3], "axis": 1, "parts": 3},
         ),
         (
-            AllToAll("x", "y", 1, 2, (1,)), (X, write("y", 2, 1)), BodyProofErrors.JOIN_AXIS,
+            AllToAll("x", "y", 1, 2, (1,)), (X, write("y", (2, 1))), BodyProofErrors.JOIN_AXIS,
             {"name": "x", "shape": [2, 3], "axis": 2},
         ),
         (
-            replace(JOIN, axis=-1), (X, write("y", 6, 3)), BodyProofErrors.JOIN_AXIS,
+            replace(JOIN, axis=-1), (X, write("y", (6, 3))), BodyProofErrors.JOIN_AXIS,
             {"name": "x", "shape": [2, 3], "axis": -1},
         ),
     ],
@@ -201,7 +203,7 @@ def test_what_ranks_cannot_do_together_is_refused(
 
 def test_a_program_of_one_rank_has_nothing_to_do_together() -> None:
     with raises(BodyProofErrors.RANK_AXES, axes=[1], grid=[]):
-        prove_body(Body("body", (X, write("y", 2, 3)), (), (), (), (SUM,)), Limits())
+        prove_body(Body("body", (X, write("y", (2, 3))), (), (), (), (SUM,)), Limits())
 
 
 WEIGHT = Tensor("w", (4, 3), "f32", "weight", "hbm", 0, ("w",), cut="0:12/3")
@@ -236,14 +238,14 @@ def test_a_grid_has_a_number_of_ranks(grid: tuple[int, ...]) -> None:
 
 
 def test_what_a_sum_and_a_joining_send() -> None:
-    body = Body("body", (read("x", 6, 5), write("y", 6, 5)), (), (), (), (replace(SUM, axes=(0, 1)),))
+    body = Body("body", (read("x", (6, 5)), write("y", (6, 5))), (), (), (), (replace(SUM, axes=(0, 1)),))
     work = measure(body, {}, grid=GRID)
     assert (work.sent, work.hops, work.read, work.written) == (2 * 5 * 5 * 4, 2, {"x": 120}, {"y": 120})
     assert work.vectors == ((5, 5),)
-    body = Body("body", (read("x", 2, 3), write("y", 6, 3)), (), (), (), (JOIN,))
+    body = Body("body", (read("x", (2, 3)), write("y", (6, 3))), (), (), (), (JOIN,))
     work = measure(body, {}, grid=GRID)
     assert (work.sent, work.hops, work.read, work.written) == (2 * 24, 1, {"x": 24}, {"y": 72})
-    body = Body("body", (read("x", 2, 3), write("y", 2, 1)), (), (), (), (SCATTER,))
+    body = Body("body", (read("x", (2, 3)), write("y", (2, 1))), (), (), (), (SCATTER,))
     work = measure(body, {}, grid=GRID)
     assert (work.sent, work.hops, work.read, work.written) == (2 * 8, 1, {"x": 24}, {"y": 8})
     assert work.vectors == ((2, 2),)

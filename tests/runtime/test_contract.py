@@ -16,8 +16,9 @@ from sscc.runtime.artifact.contract import ContractErrors, Protocol, prove
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator.kernels import KernelProofErrors
 from tests.errors import raises
-from tests.runtime.broken.build import change, port, read, setting, update, write
+from tests.runtime.broken.build import change, port, setting
 from tests.runtime.fake import GEOMETRY, LAYERED, SIGNATURE
+from tests.runtime.schedules import read, update, write
 from tests.runtime.session_program import session_program
 from tests.runtime.signatures import altered, row_bytes
 
@@ -329,7 +330,7 @@ def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
     ],
 )
 def test_steps_of_another_geometry_are_refused(step: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
-    params = (read("s", 2, 24), write("p", 2, 24), write("i", 2, 3, dtype="i64"))
+    params = (read("s", (2, 24)), write("p", (2, 24)), write("i", (2, 3), "i64"))
     body = Body("other", params, ("n",), (), (), (step,))
     with raises(kind, **fields):
         prove(session_program(SIGNATURE, bodies=(body,)), SIGNATURE)
@@ -350,8 +351,8 @@ def test_decode_attention_of_another_number_of_selected_rows_is_refused(
     names = ("q", "nk", "nv", "k", "v", "k", "v", "p", "b", "a", "top", "o")
     new, cache = (2, 2, 1, 4), (2, 2, 9, 4)
     params = (
-        read("q", 2, 4, 1, 4), read("nk", *new), read("nv", *new), update("k", *cache), update("v", *cache),
-        read("p", 2, dtype="i64"), read("b", 2, dtype="i64"), read("a", 2, dtype="i1"), write("o", 2, 4, 1, 4),
+        read("q", (2, 4, 1, 4)), read("nk", new), read("nv", new), update("k", cache), update("v", cache),
+        read("p", (2,), "i64"), read("b", (2,), "i64"), read("a", (2,), "i1"), write("o", (2, 4, 1, 4)),
     )  # fmt: skip
     body = Body("attend", params, ("top",), (), (), (DecodeAttention(*names, 0.5, 2, 4),))
     ports = tuple(port(param.name, param.shape) for param in params)

@@ -46,7 +46,8 @@ from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.session.artifact import Artifact
 from tests.errors import raises
 from tests.runtime.fake import GEOMETRY, SIGNATURE
-from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
+from tests.runtime.schedules import view_of
+from tests.runtime.timing.programs import MACHINE, TILE, streamed
 from tests.targets import changed
 
 MAIN = SIGNATURE.plan.main
@@ -72,7 +73,7 @@ def attend() -> tuple[Body, Kernel]:
     params = tuple(Param(name, *rest) for name, rest in shapes.items())
     names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "base", "active", "topk", "out")
     step = DecodeAttention(*names, 0.5, GEOMETRY.sink, GEOMETRY.recent)
-    stage = Stage("attend", "attend", (), tuple(Port(view(p.name, *p.shape)) for p in params), (GEOMETRY.topk,), ())
+    stage = Stage("attend", "attend", (), tuple(Port(view_of(p.name, p.shape)) for p in params), (GEOMETRY.topk,), ())
     pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
     return Body("attend", params, ("topk",), (), (), (step,)), Kernel("attend", params, (), (pipeline,))
 
@@ -88,14 +89,14 @@ def artifact_program() -> Program:
         *(Tensor(p.name, _stacked(p), p.dtype, "state", "hbm", 64 * i) for i, p in enumerate(attention.params)),
         Tensor("y", (1,), "bf16", "temporary", "hbm", 2048),
     )
-    whole = view("w", L * TILES, TILE)
+    whole = view_of("w", (L * TILES, TILE))
     attending = (Launch("attend", tuple(_layer(p, layer) for p in attention.params)) for layer in range(L))
-    decode = (Launch("k", (whole, view("y", 1))), *attending)
+    decode = (Launch("k", (whole, view_of("y", (1,)))), *attending)
     prefill = (
         Scalar("rows", "add", ("length", 7)),
         Scalar("chunks", "floordiv", ("rows", 8)),
-        For("c", 0, "chunks", (Launch("k", (view("slow", L * TILES, TILE), view("y", 1))),)),
-        If("slot", (Launch("k", (whole, view("y", 1))),)),
+        For("c", 0, "chunks", (Launch("k", (view_of("slow", (L * TILES, TILE)), view_of("y", (1,)))),)),
+        If("slot", (Launch("k", (whole, view_of("y", (1,)))),)),
     )
     scalars = ("length", "slot", "phase", "chunk", "steps", "reused")
     entries = (Entry("decode", (), (), (), (), decode), Entry("prefill", (), (), scalars, (), prefill))
@@ -108,7 +109,7 @@ def _stacked(param: Param) -> tuple[int, ...]:
 
 
 def _layer(param: Param, layer: int) -> View:
-    window = view(param.name, *param.shape)
+    window = view_of(param.name, param.shape)
     return replace(window, offset=layer * prod(param.shape)) if param.name.endswith("_cache") else window
 
 
@@ -252,7 +253,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "cache      9 rows = sink 2 + recent 4 + topk 3, for 20 tokens" in lines
     assert "KV         1.125 KiB a sequence, 2.5 KiB uncompressed (2.2x)" in lines
-    assert "kernels    2 of 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
+    assert "kernels    2, with 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
     assert "launches   3 per decode step, 2 in prefill's body" in lines
     assert "looping    decode: 2 layers in one launch of k" in lines
     assert "looping    prefill: 2 calls of k stay: the value of layer 0 is an output" in lines

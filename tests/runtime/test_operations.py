@@ -15,7 +15,8 @@ from sscc.ir.geometry import Span
 from sscc.ir.kv_rows import INT8
 from sscc.ir.opspec import Op, spec_of
 from sscc.ir.schedule import Body, Param
-from tests.runtime.programs import DTYPES, one_stage, run_kernel
+from tests.runtime.programs import DTYPES, run_kernel
+from tests.runtime.schedules import one_stage
 
 NO_WINDOW = Span()
 STEPS = tuple(kind for kind in schedule.STEPS if issubclass(kind, Op))

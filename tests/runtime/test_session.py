@@ -10,7 +10,8 @@ import pytest
 
 from sscc.ir.errors import ErrorKind
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.runtime.fake import LAYERED, SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes

@@ -16,7 +16,8 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.session.row_messages import HEADER_BYTES, RowMessageErrors
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import altered

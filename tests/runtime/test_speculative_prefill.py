@@ -23,7 +23,8 @@ from sscc.runtime.serving.engine.engine import SubmissionErrors
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.session.shortening import Shortener, ShorteningErrors, joined
 from sscc.runtime.session.speculative_prefill import CHUNK, Draft, DraftErrors, kept_chunks, kept_positions
 from tests import tiny_configs

@@ -47,19 +47,16 @@ from tests.runtime.broken import bases
 from tests.runtime.broken.build import (
     arg_setting,
     change,
-    copy_body,
+    launch_of,
     most_moved,
     place,
     port,
     port_setting,
-    read,
     setting,
     sram,
-    update,
-    whole,
-    write,
 )
 from tests.runtime.broken.mutations import BROKEN, Broken
+from tests.runtime.schedules import copy_body, read, update, write
 
 MACHINE = load_target("rdu")
 BASES: tuple[Callable[[], Program], ...] = (
@@ -192,40 +189,40 @@ def _moved(step: Any, *params: Param, scalars: tuple[str, ...] = ()) -> dict[str
 
 
 def test_an_update_of_encoded_rows_moves_their_bytes() -> None:
-    slots = (read("row", 2, dtype="i64"), read("active", 2, dtype="i1"))
+    slots = (read("row", (2,), dtype="i64"), read("active", (2,), dtype="i1"))
     step = UpdateRows("cache", "new", "row", "active")
-    moved = _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 12, dtype="i8"), *slots)
+    moved = _moved(step, update("cache", (2, 3, 6, 12), dtype="i8"), read("new", (2, 3, 1, 12), dtype="i8"), *slots)
     assert (moved["cache"], moved["new"]) == ((0, 2 * 3 * 12), (2 * 3 * 12, 0))
     with raises(BodyProofErrors.MIXED_ROWS, encoded=["cache"], floats=["new"]):
-        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 12), *slots)
+        _moved(step, update("cache", (2, 3, 6, 12), dtype="i8"), read("new", (2, 3, 1, 12)), *slots)
     with raises(BodyProofErrors.OPERAND, operand="new", name="new", dtype="i8", shape=[2, 3, 1, 8]):
-        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 8, dtype="i8"), *slots)
+        _moved(step, update("cache", (2, 3, 6, 12), dtype="i8"), read("new", (2, 3, 1, 8), dtype="i8"), *slots)
 
 
 def test_rows_are_encoded_into_four_more_bytes() -> None:
     step = QuantizeRows("x", "y")
-    assert _moved(step, read("x", 2, 3, 5, 8, dtype="bf16"), write("y", 2, 3, 5, 12, dtype="i8")) == {
+    assert _moved(step, read("x", (2, 3, 5, 8), dtype="bf16"), write("y", (2, 3, 5, 12), dtype="i8")) == {
         "x": (2 * 3 * 5 * 8, 0),
         "y": (0, 2 * 3 * 5 * 12),
     }
-    for out in (write("y", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12), write("y", 2, 3, 5, 8)):
+    for out in (write("y", (2, 3, 5, 8), dtype="i8"), write("y", (2, 3, 5, 12)), write("y", (2, 3, 5, 8))):
         with raises(BodyProofErrors.OPERAND, operand="out", pattern="i8 [B, Hkv, J, D + 4]"):
-            _moved(step, read("x", 2, 3, 5, 8), out)
+            _moved(step, read("x", (2, 3, 5, 8)), out)
     with raises(BodyProofErrors.OPERAND, operand="source"):
-        _moved(step, read("x", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12, dtype="i8"))
+        _moved(step, read("x", (2, 3, 5, 8), dtype="i8"), write("y", (2, 3, 5, 12), dtype="i8"))
 
 
 def test_attention_over_encoded_rows_reads_their_bytes() -> None:
     step = CachedAttention("q", (Segment("k", "v", "valid"),), "out", 0.5)
-    small = (read("q", 2, 4, 1, 8), read("valid", 2, 6, dtype="i1"), write("out", 2, 4, 1, 5))
-    moved = _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 9, dtype="i8"))
+    small = (read("q", (2, 4, 1, 8)), read("valid", (2, 6), dtype="i1"), write("out", (2, 4, 1, 5)))
+    moved = _moved(step, *small, read("k", (2, 2, 6, 12), dtype="i8"), read("v", (2, 2, 6, 9), dtype="i8"))
     assert (moved["k"], moved["v"]) == ((2 * 2 * 6 * 12, 0), (2 * 2 * 6 * 9, 0))
     with raises(BodyProofErrors.OPERAND, operand="segments[0].value"):
-        _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 5, dtype="i8"))
+        _moved(step, *small, read("k", (2, 2, 6, 12), dtype="i8"), read("v", (2, 2, 6, 5), dtype="i8"))
 
 
 def test_a_gather_into_encoded_rows_writes_their_bytes() -> None:
-    params = read("x", 1, 2, 16, 8), read("i", 2, 3, dtype="i64"), write("y", 1, 2, 3, 12, dtype="i8")
+    params = read("x", (1, 2, 16, 8)), read("i", (2, 3), dtype="i64"), write("y", (1, 2, 3, 12), dtype="i8")
     moved = _moved(GatherRows("x", "i", "y"), *params)
     assert (moved["x"], moved["y"]) == ((2 * 3 * 8, 0), (0, 2 * 3 * 12))
 
@@ -234,9 +231,9 @@ def test_encoded_rows_are_gathered_into_encoded_rows() -> None:
     with raises(BodyProofErrors.MIXED_ROWS, encoded=["x"], floats=["y"]):
         _moved(
             GatherRows("x", "i", "y"),
-            read("x", 1, 2, 6, 12, dtype="i8"),
-            read("i", 2, 3, dtype="i64"),
-            write("y", 1, 2, 3, 8),
+            read("x", (1, 2, 6, 12), dtype="i8"),
+            read("i", (2, 3), dtype="i64"),
+            write("y", (1, 2, 3, 8)),
         )
 
 
@@ -334,15 +331,15 @@ def test_rows_that_data_decide_are_listed() -> None:
     }
     tensors, arena = place(*((name, *rest) for name, rest in shapes.items()))
     params = (
-        update("cache", 2, 1, 6, 4),
-        read("new", 2, 1, 1, 4),
-        read("row", 2, dtype="i64"),
-        read("active", 2, dtype="i1"),
+        update("cache", (2, 1, 6, 4)),
+        read("new", (2, 1, 1, 4)),
+        read("row", (2,), dtype="i64"),
+        read("active", (2,), dtype="i1"),
     )
     body = Body("rows", params, (), (), (), (UpdateRows("cache", "new", "row", "active"),))
     ports = tuple(port(param.name, param.shape) for param in params)
     kernel = Kernel("k", params, (), (Pipeline("p", "i", 0, 1, (), (), (Stage("s", "rows", (), ports, (), ()),)),))
-    entry = Entry("main", ("new", "row", "active"), (), (), (), (whole(tensors, "k", *shapes),))
+    entry = Entry("main", ("new", "row", "active"), (), (), (), (launch_of(tensors, "k", *shapes),))
     report = check(Program(tensors, (body,), (kernel,), (entry,), arena))
     assert report.data == ("kernel 'k', pipeline 'p', stage 's', body 'rows', step 0 (update_rows): rows of 'cache'",)
 
@@ -384,12 +381,12 @@ def _random_streams(seed: int, iterations: int) -> Program:
         carried += [(buffer, lag)] * (lag > 0)
     stages = [_once("first", "fill", buffer, lag, 0) for buffer, lag in carried]
     bodies = [
-        Body("fill", (write("y", 2),), (), (), (), (_fill("y", (2,)),)),
-        Body("take", (read("x", 2),), (), (), (), ()),
+        Body("fill", (write("y", (2,)),), (), (), (), (_fill("y", (2,)),)),
+        Body("take", (read("x", (2,)),), (), (), (), ()),
     ]
     for name in names:
         ports = tuple(port(buffer, (2,), 1, lag) for buffer, _, lag in ends[name])
-        params = [(read if kind == "x" else write)(f"p{n}", 2) for n, (_, kind, _) in enumerate(ends[name])]
+        params = [(read if kind == "x" else write)(f"p{n}", (2,)) for n, (_, kind, _) in enumerate(ends[name])]
         steps = tuple(_fill(param.name, (2,)) for param in params if param.access == "write")
         bodies.append(Body(name, tuple(params), (), (), (), steps))
         waits = tuple(dict.fromkeys(buffer for buffer, _, _ in ends[name]))
@@ -441,12 +438,12 @@ def _two_stage_memory(link: bool, size: int = 8, tile: int = 2) -> Program:
     at = (("t0", tile),)
     make_ports = [port("x", (tile,), terms=at), port("middle", (tile,), terms=at)]
     use_ports = [port("middle", (tile,), terms=at), port("y", (tile,), terms=at)]
-    make, use = copy_body("make_body", tile), copy_body("use_body", tile)
+    make, use = copy_body("make_body", (tile,)), copy_body("use_body", (tile,))
     if link:
         make = dataclasses.replace(
-            make, params=(*make.params, write("done", 1)), steps=(*make.steps, _fill("done", (1,)))
+            make, params=(*make.params, write("done", (1,))), steps=(*make.steps, _fill("done", (1,)))
         )
-        use = dataclasses.replace(use, params=(*use.params, read("ready", 1)))
+        use = dataclasses.replace(use, params=(*use.params, read("ready", (1,))))
         make_ports.append(port("token", (1,), 1))
         use_ports.append(port("token", (1,), 1))
     waits = ("token",) if link else ()
@@ -457,11 +454,11 @@ def _two_stage_memory(link: bool, size: int = 8, tile: int = 2) -> Program:
     buffers = sram(("token", (1,), 2)) if link else ()
     kernel = Kernel(
         "k",
-        (read("x", *shape), write("y", *shape), update("middle", *shape)),
+        (read("x", shape), write("y", shape), update("middle", shape)),
         (),
         (Pipeline("p", "i", 0, 1, (), buffers, stages),),
     )
-    entry = Entry("main", ("x",), ("y",), (), (), (whole(tensors, "k", "x", "y", "middle"),))
+    entry = Entry("main", ("x",), ("y",), (), (), (launch_of(tensors, "k", "x", "y", "middle"),))
     return Program(tensors, (make, use), (kernel,), (entry,), 192)
 
 

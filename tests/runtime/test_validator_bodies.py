@@ -30,10 +30,11 @@ from sscc.runtime.validator.failure import NumberProofErrors
 from sscc.runtime.validator.programs import Integer, VectorProofErrors, _compare, _integer
 from sscc.runtime.validator.steps import StepProofErrors
 from tests.errors import raises
-from tests.runtime.broken.build import identity, product_step, read, update, write
+from tests.runtime.broken.build import product_step
+from tests.runtime.schedules import read, update, whole_access, write
 
-LINE = (read("x", 6), read("n", 6, dtype="i64"), read("b", 6, dtype="i1"), read("c", 6, dtype="i8"))
-INPUTS = tuple(identity(param.name, 1) for param in LINE)  # in0 .. in3: f32, i64, i1, i8
+LINE = (read("x", (6,)), read("n", (6,), "i64"), read("b", (6,), "i1"), read("c", (6,), "i8"))
+INPUTS = tuple(whole_access(param.name, 1) for param in LINE)  # in0 .. in3: f32, i64, i1, i8
 
 
 def facts(*params: Param, steps: tuple[Any, ...], scalars: tuple[str, ...] = (), **rest: Any) -> BodyFacts:
@@ -43,8 +44,8 @@ def facts(*params: Param, steps: tuple[Any, ...], scalars: tuple[str, ...] = (),
 
 def vector(*program: Instr, dtype: Any = "f32", **rest: Any) -> BodyFacts:
     """Proves a vector program over six points of f32, i64, i1 and i8 inputs."""
-    step = Vector((6,), INPUTS, identity("y", 1), program, program[-1].name)
-    return facts(*LINE, write("y", 6, dtype=dtype), steps=(step,), **rest)
+    step = Vector((6,), INPUTS, whole_access("y", 1), program, program[-1].name)
+    return facts(*LINE, write("y", (6,), dtype=dtype), steps=(step,), **rest)
 
 
 def op(name: str, *args: Any, type: str = "f32", result: str = "r") -> Instr:
@@ -204,7 +205,7 @@ def test_a_program_that_may_divide_by_zero_is_refused(name: str, by: int | str) 
 
 def test_a_program_without_its_result_or_of_another_dtype_is_refused() -> None:
     with raises(VectorProofErrors.RESULT_UNDEFINED, result="lost"):
-        facts(*LINE, write("y", 6), steps=(Vector((6,), INPUTS, identity("y", 1), (), "lost"),))
+        facts(*LINE, write("y", (6,)), steps=(Vector((6,), INPUTS, whole_access("y", 1), (), "lost"),))
     with raises(BodyProofErrors.OUTPUT_DTYPE, dtype="f32", name="y", actual="i64"):
         vector(op("addf", "in0", 1.0), dtype="i64")
 
@@ -298,8 +299,8 @@ def test_ranges_of_integers_hold_every_value() -> None:
 
 # ------------------------------------------------------------------------------------------------- form of a body
 
-COPY = Vector((6,), (identity("x", 1),), identity("y", 1), (), "in0")
-PAIR = (read("x", 6), write("y", 6))
+COPY = Vector((6,), (whole_access("x", 1),), whole_access("y", 1), (), "in0")
+PAIR = (read("x", (6,)), write("y", (6,)))
 
 
 @pytest.mark.parametrize(
@@ -329,23 +330,23 @@ PAIR = (read("x", 6), write("y", 6))
             BodyProofErrors.IDLE_DIMENSION, {"size": 9, "dim": 1},
         ),
         (
-            Reduction((6,), (0, 0), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+            Reduction((6,), (0, 0), (whole_access("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
             BodyProofErrors.REDUCED_DIMENSIONS, {"reduce": [0, 0]},
         ),
         (
-            Reduction((6,), (1,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+            Reduction((6,), (1,), (whole_access("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
             BodyProofErrors.REDUCED_DIMENSIONS, {"reduce": [1]},
         ),
         (
-            Reduction((6,), (0,), (identity("x", 1),), identity("y", 1), (), "in0", "addf", 0.0),
+            Reduction((6,), (0,), (whole_access("x", 1),), whole_access("y", 1), (), "in0", "addf", 0.0),
             BodyProofErrors.OUTPUT_REDUCED, {"name": "y"},
         ),
         (
-            Reduction((1,), (0,), (identity("x", 1),), identity("y", 1), (), "in0", "addf", 0.0),
+            Reduction((1,), (0,), (whole_access("x", 1),), whole_access("y", 1), (), "in0", "addf", 0.0),
             BodyProofErrors.OUTPUT_REDUCED, {"name": "y"},
         ),
         (
-            Reduction((6,), (0,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "xor", 0.0),
+            Reduction((6,), (0,), (whole_access("x", 1),), Access("y", ((0, 0),)), (), "in0", "xor", 0.0),
             BodyProofErrors.COMBINATION, {"dtype": "f32", "combine": "xor"},
         ),
     ],
@@ -356,27 +357,27 @@ def test_a_malformed_step_is_refused(step: Any, kind: ErrorKind, fields: dict[st
 
 
 def test_integers_are_neither_reduced_nor_multiplied() -> None:
-    params = (read("a", 2, 3, dtype="i64"), read("b", 4, 3), write("y", 2, 4))
+    params = (read("a", (2, 3), "i64"), read("b", (4, 3)), write("y", (2, 4)))
     with raises(BodyProofErrors.PRODUCT_DTYPE, name="a"):
         facts(*params, steps=(product_step("a", "b", "y", 2, 4, 3),))
-    total = Reduction((6,), (0,), (identity("n", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0)
+    total = Reduction((6,), (0,), (whole_access("n", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0)
     with raises(BodyProofErrors.COMBINATION, dtype="i64", combine="addf"):
-        facts(read("n", 6, dtype="i64"), write("y", 1), steps=(total,))
+        facts(read("n", (6,), "i64"), write("y", (1,)), steps=(total,))
 
 
 def test_a_product_sums_over_what_its_output_does_not_know() -> None:
     base = product_step("a", "b", "y", 1, 1, 3)
     wrong = Product((1, 1, 1), (2,), base.a, base.b, Access("y", ((0, 0, 1, 0), (0, 1, 0, 0))))
     with raises(BodyProofErrors.OUTPUT_REDUCED, name="y", reduce=[2]):
-        facts(read("a", 1, 1), read("b", 1, 1), write("y", 1, 1), steps=(wrong,))
+        facts(read("a", (1, 1)), read("b", (1, 1)), write("y", (1, 1)), steps=(wrong,))
 
 
 def test_a_step_may_read_the_elements_that_it_writes_and_no_others() -> None:
-    own = Vector((6,), (identity("y", 1),), identity("y", 1), (op("addf", "in0", 1.0),), "r")
-    facts(update("y", 6), steps=(own,))
+    own = Vector((6,), (whole_access("y", 1),), whole_access("y", 1), (op("addf", "in0", 1.0),), "r")
+    facts(update("y", (6,)), steps=(own,))
     backwards = dataclasses.replace(own, inputs=(Access("y", ((-1, 5),)),))
     with raises(BodyProofErrors.READS_WHAT_IT_WRITES, name="y"):
-        facts(update("y", 6), steps=(backwards,))
+        facts(update("y", (6,)), steps=(backwards,))
 
 
 @pytest.mark.parametrize(
@@ -415,13 +416,13 @@ def test_a_parameter_or_local_without_elements_or_beyond_all_memory_is_refused()
 
 _ATTEND = ("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "out")
 DECODE = DecodeAttention(*_ATTEND, 0.5, 1, 3)
-SLOT = (read("p", 2, dtype="i64"), read("b", 2, dtype="i64"), read("a", 2, dtype="i1"))
+SLOT = (read("p", (2,), "i64"), read("b", (2,), "i64"), read("a", (2,), "i1"))
 
 
 def attend(step: DecodeAttention, heads: int = 4, kv: int = 2) -> BodyFacts:
-    new = (read("nk", 2, kv, 1, 8), read("nv", 2, kv, 1, 8))
-    caches = (update("kc", 2, kv, 6, 8), update("vc", 2, kv, 6, 8))
-    params = (read("q", 2, heads, 1, 8), *new, *caches, *SLOT, write("out", 2, heads, 1, 8))
+    new = (read("nk", (2, kv, 1, 8)), read("nv", (2, kv, 1, 8)))
+    caches = (update("kc", (2, kv, 6, 8)), update("vc", (2, kv, 6, 8)))
+    params = (read("q", (2, heads, 1, 8)), *new, *caches, *SLOT, write("out", (2, heads, 1, 8)))
     return facts(*params, steps=(step,), scalars=("top",))
 
 
@@ -473,9 +474,9 @@ def test_a_written_operand_is_no_other_one(
     fields: dict[str, Any], kind: ErrorKind, error_fields: dict[str, Any]
 ) -> None:
     """But for the caches, which are read as they were written: the same heads in another order are others."""
-    new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8))
-    caches = (update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
-    params = (update("q", 2, 4, 1, 8), *new, *caches, *SLOT, write("out", 2, 4, 1, 8))
+    new = (read("nk", (2, 2, 1, 8)), read("nv", (2, 2, 1, 8)))
+    caches = (update("kc", (2, 2, 6, 8)), update("vc", (2, 2, 6, 8)))
+    params = (update("q", (2, 4, 1, 8)), *new, *caches, *SLOT, write("out", (2, 4, 1, 8)))
     swapped = Window("other_heads", View("kc", (2, 2, 6, 8), (48, 96, 8, 1)))
     with raises(kind, **error_fields):
         facts(*params, steps=(dataclasses.replace(DECODE, **fields),), windows=(swapped,), scalars=("top",))
@@ -484,7 +485,7 @@ def test_a_written_operand_is_no_other_one(
         Window("second", View("c", (2, 2, 6, 8), (192, 96, 8, 1), 48)),
     )
     apart = dataclasses.replace(DECODE, key="first", k_cache="first", value="second", v_cache="second")
-    facts(params[0], *new, update("c", 384), *SLOT, params[-1], steps=(apart,), windows=halves, scalars=("top",))
+    facts(params[0], *new, update("c", (384,)), *SLOT, params[-1], steps=(apart,), windows=halves, scalars=("top",))
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
@@ -496,9 +497,9 @@ def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
     latent = dataclasses.replace(DECODE, new_value="", value="", v_cache="")
 
     def attend_over(step: DecodeAttention, width: int = 5, dtype: str = "f32") -> BodyFacts:
-        rows = (read("nk", 2, 1, 1, 8), update("kc", 2, 1, 6, 12 if dtype == "i8" else 8, dtype=dtype))
-        others = (read("nv", 2, 1, 1, 5), read("kp", 2, 1, 9, 8), read("vp", 2, 1, 9, 5), *SLOT)
-        params = (read("q", 2, 4, 1, 8), *rows, *others, read("s", 2, 1, 2, dtype="i64"), write("out", 2, 4, 1, width))
+        rows = (read("nk", (2, 1, 1, 8)), update("kc", (2, 1, 6, 12 if dtype == "i8" else 8), dtype=dtype))
+        others = (read("nv", (2, 1, 1, 5)), read("kp", (2, 1, 9, 8)), read("vp", (2, 1, 9, 5)), *SLOT)
+        params = (read("q", (2, 4, 1, 8)), *rows, *others, read("s", (2, 1, 2), "i64"), write("out", (2, 4, 1, width)))
         return facts(*params, steps=(step,), scalars=("top",))
 
     attend_over(latent)
@@ -514,9 +515,9 @@ def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
 
 def test_selected_rows_stand_between_sinks_and_ring() -> None:
     step = DecodeAttention(*_ATTEND, 0.5, 1, 2, (SelectedRows("kp", "vp", "s"),))
-    new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8), update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
-    prompts = (read("kp", 2, 2, 9, 8), read("vp", 2, 2, 9, 8), read("s", 2, 2, 3, dtype="i64"))
-    params = (read("q", 2, 4, 1, 8), *new, *prompts, *SLOT, write("out", 2, 4, 1, 8))
+    new = (read("nk", (2, 2, 1, 8)), read("nv", (2, 2, 1, 8)), update("kc", (2, 2, 6, 8)), update("vc", (2, 2, 6, 8)))
+    prompts = (read("kp", (2, 2, 9, 8)), read("vp", (2, 2, 9, 8)), read("s", (2, 2, 3), "i64"))
+    params = (read("q", (2, 4, 1, 8)), *new, *prompts, *SLOT, write("out", (2, 4, 1, 8)))
     with raises(StepProofErrors.SELECTED_ROWS, segments=1, selected=3, rows=6, ring=4):
         facts(*params, steps=(dataclasses.replace(step, recent=3),), scalars=("top",))
     with raises(StepProofErrors.RING_TOO_LARGE, last=6, sink=1, recent=6, rows=6):
@@ -527,27 +528,27 @@ def test_selected_rows_stand_between_sinks_and_ring() -> None:
 
 
 def test_gathered_rows_are_listed() -> None:
-    params = (read("x", 1, 2, 6, 4), read("i", 2, 3, dtype="i64"), write("y", 1, 2, 3, 4))
+    params = (read("x", (1, 2, 6, 4)), read("i", (2, 3), "i64"), write("y", (1, 2, 3, 4)))
     (line,) = facts(*params, steps=(GatherRows("x", "i", "y"),)).data
     assert line.endswith("rows of 'x'")
 
 
 @pytest.mark.parametrize(("width", "mode"), [(0, "avg"), (2, "avg"), (-1, "max"), (3, "sum"), ((1 << 20) + 1, "avg")])
 def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
-    params = (read("s", 2, 9), write("p", 2, 9))
+    params = (read("s", (2, 9)), write("p", (2, 9)))
     with raises(StepProofErrors.POOL, mode=mode, width=width):
         facts(*params, steps=(Pool("s", "p", "n", width, mode),), scalars=("n",))
 
 
 @pytest.mark.parametrize(("sink", "recent"), [(-1, 0), (0, -1)])
 def test_a_selection_of_negative_counts_is_refused(sink: int, recent: int) -> None:
-    params = (read("s", 2, 9), write("p", 2, 3, dtype="i64"))
+    params = (read("s", (2, 9)), write("p", (2, 3), "i64"))
     with raises(StepProofErrors.NEGATIVE_SELECTION, sink=sink, recent=recent):
         facts(*params, steps=(Select("s", "p", "n", "top", sink, recent),), scalars=("n", "top"))
 
 
 def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
-    params = (read("o", 1, 4, 3, 8), read("k", 1, 2, 16, 8), write("s", 2, 16))
+    params = (read("o", (1, 4, 3, 8)), read("k", (1, 2, 16, 8)), write("s", (2, 16)))
     step = ObservationScores("o", "k", "s", "n", 0.5, 0)
     facts(*params, steps=(step,), scalars=("n",))
     with raises(StepProofErrors.NEGATIVE_RECENT, recent=-1):
@@ -555,18 +556,18 @@ def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
 
 
 def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:
-    query = (read("q", 1, 4, 4, 8), read("nk", 1, 2, 4, 8), read("nv", 1, 2, 4, 8))
-    scratch = (update("ks", 1, 2, 16, 8), update("vs", 1, 2, 16, 8))
+    query = (read("q", (1, 4, 4, 8)), read("nk", (1, 2, 4, 8)), read("nv", (1, 2, 4, 8)))
+    scratch = (update("ks", (1, 2, 16, 8)), update("vs", (1, 2, 16, 8)))
     step = ChunkAttention("q", "nk", "nv", "ks", "vs", "out", "start", "n", 0.5)
-    needs = facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start", "n")).needs
+    needs = facts(*query, *scratch, write("out", (1, 4, 4, 8)), steps=(step,), scalars=("start", "n")).needs
     assert [(name, low, high) for name, low, high, _ in needs] == [("start", 0, 12), ("n", 1, 16)]
     with raises(BodyProofErrors.UNKNOWN_SCALAR, scalar="n"):
-        facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start",))
+        facts(*query, *scratch, write("out", (1, 4, 4, 8)), steps=(step,), scalars=("start",))
 
 
 def test_a_written_operand_shows_each_element_once() -> None:
     rows = Window("rows", View("y", (1, 2, 3, 4), (0, 0, 4, 1)))
-    params = (read("x", 1, 2, 6, 4), read("i", 2, 3, dtype="i64"), write("y", 12))
+    params = (read("x", (1, 2, 6, 4)), read("i", (2, 3), "i64"), write("y", (12,)))
     with raises(BodyProofErrors.WRITTEN_TWICE, name="y"):
         facts(*params, steps=(GatherRows("x", "i", "rows"),), windows=(rows,))
 
@@ -581,10 +582,10 @@ def test_a_written_operand_shows_each_element_once() -> None:
 def test_the_log_sum_exp_is_one_per_query(
     shape: tuple[int, ...], kind: ErrorKind | None, fields: dict[str, Any]
 ) -> None:
-    params = (read("q", 1, 4, 4, 8), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8), write("out", 1, 4, 4, 8))
+    params = (read("q", (1, 4, 4, 8)), read("k", (1, 2, 16, 8)), read("v", (1, 2, 16, 8)), write("out", (1, 4, 4, 8)))
     for name in ("lse", ""):
         step = CausalAttention("q", "k", "v", "out", "start", "n", 0.5, name)
-        more = (write("lse", *shape),) if name else ()
+        more = (write("lse", shape),) if name else ()
         if kind and name:
             with raises(kind, **fields):
                 facts(*params, *more, steps=(step,), scalars=("start", "n"))
@@ -619,12 +620,12 @@ def test_a_load_by_an_index_is_inside_or_refused(move: int) -> None:
 
 
 def test_each_axis_of_a_load_is_checked() -> None:
-    params = (read("x", 2, 3), write("y", 2, 3))
+    params = (read("x", (2, 3)), write("y", (2, 3)))
 
     def load(first: str, second: str, **rest: Any) -> BodyFacts:
         program = (op("index", 0, type="i64", result="i"), op("index", 1, type="i64", result="j"),
                    op("load", "x", first, second))  # fmt: skip
-        step = Vector((2, 3), (), identity("y", 2), program, "r")
+        step = Vector((2, 3), (), whole_access("y", 2), program, "r")
         return facts(*params, steps=(step,), scalars=("s",), **rest)
 
     assert load("i", "j").data == ()
@@ -668,13 +669,13 @@ def test_outputs_are_inside_and_written_once_or_refused() -> None:
         dims = tuple(choose.randint(1, 3) for _ in range(choose.randint(1, 2)))
         shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
         reduce = tuple(dim for dim in range(len(dims)) if choose.random() < 0.3)
-        output, source = _random_access(choose, "y", len(dims), shape), identity("x", len(dims))
+        output, source = _random_access(choose, "y", len(dims), shape), whole_access("x", len(dims))
         step: Any = Vector(dims, (source,), output, (), "in0")
         if reduce:
             step = Reduction(dims, reduce, (source,), output, (), "in0", "addf", 0.0)
         points = _reached(output, dims, shape)
         kept = prod(size for dim, size in enumerate(dims) if dim not in reduce)
-        verdict = _verdict(read("x", *dims), write("y", *shape), step=step)
+        verdict = _verdict(read("x", dims), write("y", shape), step=step)
         if None in points:
             expected = BodyProofErrors.MAP_OUT_OF_RANGE
         elif any(row[dim] for dim in reduce for row in output.map):
@@ -698,8 +699,8 @@ def test_inputs_are_inside_or_refused() -> None:
         dims = tuple(choose.randint(2, 3) for _ in range(choose.randint(1, 2)))
         shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
         access = _random_access(choose, "x", len(dims), shape)
-        step = Vector(dims, (access,), identity("y", len(dims)), (), "in0")
-        verdict, points = _verdict(read("x", *shape), write("y", *dims), step=step), _reached(access, dims, shape)
+        step = Vector(dims, (access,), whole_access("y", len(dims)), (), "in0")
+        verdict, points = _verdict(read("x", shape), write("y", dims), step=step), _reached(access, dims, shape)
         inside = None not in points
         if not inside:
             assert _kind(verdict) is BodyProofErrors.MAP_OUT_OF_RANGE, (step, verdict)
@@ -730,9 +731,9 @@ def test_what_is_written_is_read_at_the_same_points_only(reducing: bool) -> None
         source, output = access(choose.random() < 0.3), access(turned=False)
         step: Any = Vector(dims, (source,), output, (), "in0")
         if reducing:
-            step = Reduction(dims, (1,), (source, identity("x", 2)), output, (), "in0", "addf", 0.0)
+            step = Reduction(dims, (1,), (source, whole_access("x", 2)), output, (), "in0", "addf", 0.0)
         there, here = _reached(source, dims, shape), _reached(output, dims, shape)
-        verdict = _verdict(update("y", *shape), read("x", *dims), step=step)
+        verdict = _verdict(update("y", shape), read("x", dims), step=step)
         meets = bool(set(there) & set(here)) and (reducing or there != here)
         assert _kind(verdict) is (BodyProofErrors.READS_WHAT_IT_WRITES if meets else None), (step, verdict)
         counts[meets] += 1
@@ -771,27 +772,27 @@ def test_what_is_read_has_been_written_by_the_steps_before(steps: Any, kind: Err
 
 
 def test_rows_are_updated_where_all_are_there_before() -> None:
-    slots = (read("row", 2, dtype="i64"), read("active", 2, dtype="i1"), read("new", 2, 1, 1, 4))
+    slots = (read("row", (2,), "i64"), read("active", (2,), "i1"), read("new", (2, 1, 1, 4)))
     step, shape = UpdateRows("rows", "new", "row", "active"), (2, 1, 3, 4)
-    fill = Vector(shape, (identity("given", 4),), identity("rows", 4), (), "in0")
-    source = read("given", *shape)
-    updated = facts(update("rows", *shape), *slots, steps=(step,))
+    fill = Vector(shape, (whole_access("given", 4),), whole_access("rows", 4), (), "in0")
+    source = read("given", shape)
+    updated = facts(update("rows", shape), *slots, steps=(step,))
     assert (updated.uses["rows"].stored, updated.uses["rows"].complete) == (True, False)
     with raises(BodyProofErrors.UPDATES_UNDEFINED, name="rows", access="write"):
-        facts(write("rows", *shape), *slots, steps=(step,))
-    assert facts(write("rows", *shape), source, *slots, steps=(fill, step)).uses["rows"].complete
+        facts(write("rows", shape), *slots, steps=(step,))
+    assert facts(write("rows", shape), source, *slots, steps=(fill, step)).uses["rows"].complete
     local = Local("rows", shape, "f32")
     with raises(BodyProofErrors.UPDATES_UNWRITTEN_LOCAL, name="rows"):
         facts(*slots, locals=(local,), steps=(step,))
     facts(source, *slots, locals=(local,), steps=(fill, step))
     with raises(BodyProofErrors.WRITES_READ_ONLY, name="rows"):
-        facts(read("rows", *shape), *slots, steps=(step,))
+        facts(read("rows", shape), *slots, steps=(step,))
 
 
 def test_what_is_written_in_part_may_be_read_as_far_as_it_goes() -> None:
     """The pooled scores beyond the length are left undefined, and the selection does not look at them."""
     pool, select = Pool("s", "p", "n", 3, "avg"), Select("p", "i", "n", "top", 1, 1)
-    params, local = (read("s", 2, 9), write("i", 2, 3, dtype="i64")), Local("p", (2, 9), "f32")
+    params, local = (read("s", (2, 9)), write("i", (2, 3), "i64")), Local("p", (2, 9), "f32")
     facts(*params, locals=(local,), steps=(pool, select), scalars=("n", "top"))
     for steps in ((select,), (select, pool)):
         with raises(BodyProofErrors.READ_BEFORE_WRITTEN, name="p"):
@@ -810,10 +811,10 @@ def test_names_stand_for_one_thing() -> None:
         with raises(BodyProofErrors.NAME_TWICE, name=name):
             facts(*PAIR, steps=(COPY,), scalars=("s",), windows=(dataclasses.replace(window, name=name),))
         with raises(BodyProofErrors.NAME_TWICE, name=name):
-            facts(*PAIR, read(name, 1), steps=(COPY,), scalars=("s",))
+            facts(*PAIR, read(name, (1,)), steps=(COPY,), scalars=("s",))
+    step = dataclasses.replace(COPY, output=whole_access("w", 1))
     with raises(BodyProofErrors.UNKNOWN_NAME, name="w"):
-        prove_body(Body("body", PAIR, (), (), (), (dataclasses.replace(COPY, output=identity("w", 1)),), "model.py:3"),
-                   Limits())  # fmt: skip
+        prove_body(Body("body", PAIR, (), (), (), (step,), "model.py:3"), Limits())
 
 
 def test_a_window_is_of_a_parameter_or_a_local_and_asks_for_a_dense_parameter() -> None:
@@ -846,19 +847,19 @@ def test_a_window_shows_its_elements_of_the_parameter() -> None:
     """Columns of a matrix, written one after the other through windows."""
     columns = tuple(Window(f"c{n}", View("y", (2,), (3,), n)) for n in range(3))
     steps = tuple(
-        Vector((2,), (identity("x", 1),), identity(column.name, 1), (), "in0") for column in columns
+        Vector((2,), (whole_access("x", 1),), whole_access(column.name, 1), (), "in0") for column in columns
     )  # fmt: skip
-    params = (read("x", 2), write("y", 6))
+    params = (read("x", (2,)), write("y", (6,)))
     assert facts(*params, windows=columns, steps=steps).uses["y"].complete
     assert not facts(*params, windows=columns, steps=steps[:2]).uses["y"].complete
     moved = Access("c1", ((-1, 1),))
     turned = (steps[0], dataclasses.replace(steps[1], output=moved), steps[2])
     assert facts(*params, windows=columns, steps=turned).uses["y"].complete
-    swapped = Vector((2,), (identity("c0", 1),), moved, (), "in0")
-    facts(params[0], update("y", 6), windows=columns, steps=(swapped,))
+    swapped = Vector((2,), (whole_access("c0", 1),), moved, (), "in0")
+    facts(params[0], update("y", (6,)), windows=columns, steps=(swapped,))
     with raises(BodyProofErrors.READS_WHAT_IT_WRITES, name="y"):
-        facts(params[0], update("y", 6), windows=columns,
-              steps=(dataclasses.replace(swapped, inputs=(identity("c1", 1),)),))  # fmt: skip
+        facts(params[0], update("y", (6,)), windows=columns,
+              steps=(dataclasses.replace(swapped, inputs=(whole_access("c1", 1),)),))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -871,22 +872,25 @@ def test_a_window_shows_its_elements_of_the_parameter() -> None:
             Vector((6, 2), (Access("x", ((1, 0, 0),)),), Access("y", ((1, 0, 0),)), (), "in0"),
             BodyProofErrors.IDLE_DIMENSION, {"size": 2},
         ),
-        (Reduction((6,), (-1,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+        (Reduction((6,), (-1,), (whole_access("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
          BodyProofErrors.REDUCED_DIMENSIONS, {"reduce": [-1], "dims": [6]}),
-        (Reduction((6,), (0,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "mulf", 0.0), None, {}),
-        (Reduction((6,), (), (identity("x", 1),), identity("y", 1), (), "in0", "maximumf", 0.0), None, {}),
-        (Reduction((6,), (0,), (identity("x", 1),), Access("z", ((0, 0),)), (), "in0", "addf", 0.0), None, {}),
-        (Reduction((6,), (0,), (identity("x", 1),), Access("i", ((0, 0),)), (), "in0", "addf", 0.0),
+        (Reduction((6,), (0,), (whole_access("x", 1),), Access("y", ((0, 0),)), (), "in0", "mulf", 0.0), None, {}),
+        (Reduction((6,), (), (whole_access("x", 1),), whole_access("y", 1), (), "in0", "maximumf", 0.0), None, {}),
+        (Reduction((6,), (0,), (whole_access("x", 1),), Access("z", ((0, 0),)), (), "in0", "addf", 0.0), None, {}),
+        (Reduction((6,), (0,), (whole_access("x", 1),), Access("i", ((0, 0),)), (), "in0", "addf", 0.0),
          BodyProofErrors.OUTPUT_DTYPE, {"dtype": "float", "name": "i", "actual": "i64"}),
         (
-            Vector((6,), (identity("x", 1),), identity("z", 1), (), "in0"), BodyProofErrors.OUTPUT_DTYPE,
+            Vector((6,), (whole_access("x", 1),), whole_access("z", 1), (), "in0"), BodyProofErrors.OUTPUT_DTYPE,
             {"dtype": "f32", "name": "z", "actual": "bf16"},
         ),
-        (Vector((6,), (identity("x", 1),), identity("z", 1), (op("truncf", "in0", type="bf16"),), "r"), None, {}),
+        (
+            Vector((6,), (whole_access("x", 1),), whole_access("z", 1), (op("truncf", "in0", type="bf16"),), "r"),
+            None, {},
+        ),
     ],
 )  # fmt: skip
 def test_what_an_affine_step_may_be(step: Any, kind: ErrorKind | None, fields: dict[str, Any]) -> None:
-    params = (*PAIR, write("z", 6, dtype="bf16"), write("i", 6, dtype="i64"))
+    params = (*PAIR, write("z", (6,), "bf16"), write("i", (6,), "i64"))
     if not kind:
         facts(*params, steps=(step,))
         return
@@ -896,9 +900,9 @@ def test_what_an_affine_step_may_be(step: Any, kind: ErrorKind | None, fields: d
 
 def test_a_product_is_of_floats_into_floats() -> None:
     step = product_step("a", "b", "y", 2, 4, 3)
-    uses = facts(read("a", 2, 3, dtype="bf16"), read("b", 4, 3), write("y", 2, 4, dtype="bf16"), steps=(step,)).uses
+    uses = facts(read("a", (2, 3), "bf16"), read("b", (4, 3)), write("y", (2, 4), "bf16"), steps=(step,)).uses
     assert [(uses[name].stored, uses[name].complete) for name in "aby"] == [(False, False)] * 2 + [(True, True)]
     with raises(BodyProofErrors.OUTPUT_DTYPE, dtype="float", name="y", actual="i64"):
-        facts(read("a", 2, 3), read("b", 4, 3), write("y", 2, 4, dtype="i64"), steps=(step,))
+        facts(read("a", (2, 3)), read("b", (4, 3)), write("y", (2, 4), "i64"), steps=(step,))
     with raises(BodyProofErrors.PRODUCT_DTYPE, name="b"):
-        facts(read("a", 2, 3), read("b", 4, 3, dtype="i8"), write("y", 2, 4), steps=(step,))
+        facts(read("a", (2, 3)), read("b", (4, 3), "i8"), write("y", (2, 4)), steps=(step,))

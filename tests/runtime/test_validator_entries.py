@@ -15,7 +15,7 @@ from sscc.runtime.validator import Limits
 from sscc.runtime.validator.entries import EntryFacts, EntryProofErrors, LaunchFacts, callers, lifetimes, prove_entry
 from sscc.runtime.validator.linear import Linear
 from tests.errors import check, raises
-from tests.runtime.broken.build import read, update, window, write
+from tests.runtime.schedules import read, update, view_of, write
 
 SIZE = 4
 TENSOR = Tensor("t", (SIZE,), "f32", "temporary", "hbm", 0)
@@ -68,8 +68,8 @@ def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFac
     facts = EntryFacts(Entry("main", (), (), (), (), ()), sure=sure)
     for position, use in enumerate(uses):
         size = use.end - use.begin
-        kernel = Kernel("k", (PARAMS.get(use.access, update)("p", size),), (), ())
-        launch = Launch("k", (window("u" if use.access == "other" else "t", (size,), use.begin),))
+        kernel = Kernel("k", (PARAMS.get(use.access, update)("p", (size,)),), (), ())
+        launch = Launch("k", (view_of("u" if use.access == "other" else "t", (size,), use.begin),))
         offset = Linear(use.begin, (("n", 1),) if use.moves else ())
         facts.launches.append(LaunchFacts(launch, kernel, f"launch {position}", position, use.path, (offset,), {}, {}))
     for loop in loops:
@@ -194,7 +194,7 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
     tensors = {name: Tensor(name, (24,), "f32", "state", "hbm", 0) for name in "tu"}
     for _ in range(2000):
         accesses = random_views(choose)
-        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(accesses))
+        params = tuple(PARAMS[access](f"p{n}", view.shape) for n, (access, view) in enumerate(accesses))
         kernels = {"k": Kernel("k", params, (), ()), "idle": Kernel("idle", params, ("n",), ())}
         launch = Launch("k", tuple(view for _, view in accesses))
         pairs = [(one, other) for one, other in combinations(accesses, 2) if {one[0], other[0]} != {"read"}]
@@ -223,10 +223,10 @@ def _row(view: View) -> set[int]:
 
 def test_a_kernel_is_proved_for_the_values_of_all_its_launches() -> None:
     tensors = {name: Tensor(name, (8,), "f32", "state", "hbm", 0) for name in "tu"}
-    kernels = {"k": Kernel("k", (read("p", 4), read("q", 4)), ("a", "b"), ())}
+    kernels = {"k": Kernel("k", (read("p", (4,)), read("q", (4,))), ("a", "b"), ())}
 
     def launch(one: str, other: str, *scalars: Any, offset: int = 0) -> Launch:
-        return Launch("k", (window(one, (4,)), window(other, (4,), offset)), scalars)
+        return Launch("k", (view_of(one, (4,)), view_of(other, (4,), offset)), scalars)
 
     apart = launch("u", "u", 2, -5, offset=4)
     body = (launch("t", "u", "n", 3), launch("u", "u", 7, "n"), apart, launch("t", "t", 0, 0))

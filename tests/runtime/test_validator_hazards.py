@@ -17,7 +17,8 @@ from sscc.runtime.validator.hazards import HazardProofErrors, check_hazards
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipelines import PipelineView
 from tests.errors import check, raises, refusal
-from tests.runtime.broken.build import port, read, sram, update, write
+from tests.runtime.broken.build import port, sram
+from tests.runtime.schedules import read, update, write
 
 ROOM = 4096
 
@@ -76,7 +77,7 @@ def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> Pipe
             moves = (("i", place.step), ("t0", place.move))
             ports.append(Port(View("m", (place.width,), (1,), place.offset, moves)))
         for buffer, kind, per in part.ends:
-            params.append((read if kind == "read" else write)(f"p{len(params)}", 1))
+            params.append((read if kind == "read" else write)(f"p{len(params)}", (1,)))
             ports.append(port(buffer, (1,), per, part.lag if kind == "write" else 0, (("t0", 1),)))
         steps = tuple(_fill(param) for param in params if param.access != "read")
         name = f"s{number}"
@@ -85,7 +86,7 @@ def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> Pipe
         stages.append(Stage(name, name, (part.trips,), tuple(ports), (), waits, part.when))
     placed = sram(*((name, (64,), depth) for name, depth in buffers.items()))
     pipeline = Pipeline("p", "i", 0, iterations, (), placed, tuple(stages))
-    return PipelineView(Kernel("k", (update("m", ROOM),), (), (pipeline,)), pipeline, facts, Scope("test"))
+    return PipelineView(Kernel("k", (update("m", (ROOM,)),), (), (pipeline,)), pipeline, facts, Scope("test"))
 
 
 def _fill(param: Param) -> Vector:

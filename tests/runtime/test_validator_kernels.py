@@ -15,16 +15,17 @@ from sscc.runtime.validator.failure import NumberProofErrors
 from sscc.runtime.validator.kernels import Caller, KernelFacts, KernelProofErrors, prove_kernel
 from sscc.runtime.validator.pipelines import PipelineProofErrors
 from tests.errors import check, raises, refusal
-from tests.runtime.broken.build import copy_body, port, read, update, write
+from tests.runtime.broken.build import port
+from tests.runtime.schedules import copy_body, read, update, write
 
 BODIES = {
     body.name: prove_body(body, Limits())
-    for body in (copy_body("tile", 2), Body("look", (read("x", 2),), (), (), (), ()), copy_body("row", 4))
+    for body in (copy_body("tile", (2,)), Body("look", (read("x", (2,)),), (), (), (), ()), copy_body("row", (4,)))
 }
 
 
 PIPELINE = "kernel 'k', pipeline 'p'"
-COPIED = (read("x", 4), update("y", 4))
+COPIED = (read("x", (4,)), update("y", (4,)))
 
 
 def machine(pcus: int = 100, sram: int = 1 << 20, pmu: int = 1 << 10) -> Any:
@@ -168,16 +169,16 @@ def _moved(end: Any, offset: int) -> Any:
 
 
 def test_names_and_shapes_of_parameters() -> None:
-    params = (read("x", 4), update("y", 4))
+    params = (read("x", (4,)), update("y", (4,)))
     with raises(KernelProofErrors.PARAMETER_TWICE, where="kernel 'k'", name="x"):
-        facts(copying(), params=(*params, read("x", 1)))
+        facts(copying(), params=(*params, read("x", (1,))))
     with raises(KernelProofErrors.PARAMETER_TWICE, where="kernel 'k'", name="x"):
         facts(copying(), params=params, x=(0, 1))
     with raises(KernelProofErrors.EMPTY_SHAPE, where="kernel 'k'", name="z", shape=[2, 0]):
-        facts(copying(), params=(*params, read("z", 2, 0)))
-    facts(copying(), params=(*params, read("z")))
+        facts(copying(), params=(*params, read("z", (2, 0))))
+    facts(copying(), params=(*params, read("z", ())))
     with raises(NumberProofErrors.TOO_LARGE, largest=281474976710655):
-        facts(copying(), params=(*params, read("z", 1 << 24, 1 << 24)))
+        facts(copying(), params=(*params, read("z", (1 << 24, 1 << 24))))
     facts(copying("p"), copying("q"))
     with raises(KernelProofErrors.PIPELINE_TWICE, where="kernel 'k'", pipeline="p"):
         facts(copying("p"), For("l", 0, 2, (copying("p"),)))
@@ -187,7 +188,7 @@ def test_a_parameter_is_read_after_it_is_written() -> None:
     """By a stage before, or of the same pipeline; one that may hold something before, at any time."""
     looks = Stage("look", "look", (), (port("y", (2,)),), (), ())
     alone = Pipeline("look", "i", 0, 1, (), (), (looks,))
-    both = (read("x", 4), write("y", 4))
+    both = (read("x", (4,)), write("y", (4,)))
     facts(copying(), alone, params=both)
     facts(alone, copying())
     where = "kernel 'k', pipeline 'look', stage 'look', port 'x'"

@@ -16,7 +16,8 @@ from sscc.runtime.validator.placement import PlacementProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.errors import raises
-from tests.runtime.broken.build import copy_body, port, read, update, whole, write
+from tests.runtime.broken.build import launch_of, port
+from tests.runtime.schedules import copy_body, read, update, write
 
 SIZE, LINE = 32, 128
 
@@ -30,9 +31,10 @@ def program(*body: Any, places: dict[str, int] | None = None, scalars: tuple[str
         *(Tensor(name, (SIZE,), "f32", "temporary", "hbm", line * LINE) for name, line in at.items()),
     )
     stage = Stage("s", "line", (), (port("x", (SIZE,)), port("y", (SIZE,))), (), ())
-    kernel = Kernel("copy", (read("x", SIZE), write("y", SIZE)), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
+    pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
+    kernel = Kernel("copy", (read("x", (SIZE,)), write("y", (SIZE,))), (), (pipeline,))
     entries = (Entry("main", ("x",), ("y",), scalars, (), _launched(tensors, body)),)
-    return Program(tensors, (copy_body("line", SIZE),), (kernel,), entries, (max(at.values()) + 1) * LINE)
+    return Program(tensors, (copy_body("line", (SIZE,)),), (kernel,), entries, (max(at.values()) + 1) * LINE)
 
 
 def _launched(tensors: tuple[Tensor, ...], items: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -40,7 +42,7 @@ def _launched(tensors: tuple[Tensor, ...], items: tuple[Any, ...]) -> tuple[Any,
     launches: list[Any] = []
     for item in items:
         if isinstance(item, str):
-            launches.append(whole(tensors, "copy", *item.split(">")))
+            launches.append(launch_of(tensors, "copy", *item.split(">")))
         elif isinstance(item, For | If):
             launches.append(dataclasses.replace(item, body=_launched(tensors, item.body)))
         else:
@@ -106,14 +108,14 @@ def test_what_is_read_has_been_written_at_these_elements() -> None:
         candidate = program("x>a", "a>y")
         stage = Stage("s", "half", (), (port("x", (half,)), port("y", (half,))), (), ())
         pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
-        kernel = Kernel("part", (read("x", half), write("y", half)), (), (pipeline,))
+        kernel = Kernel("part", (read("x", (half,)), write("y", (half,))), (), (pipeline,))
         (entry,) = candidate.entries
         copies = [
             Launch("part", (_half(entry.body[0].args[0], offset), _half(entry.body[0].args[1], offset)))
             for offset in offsets
         ]
         entry = dataclasses.replace(entry, body=(*copies, *entry.body[1:]))
-        bodies = (*candidate.bodies, copy_body("half", half))
+        bodies = (*candidate.bodies, copy_body("half", (half,)))
         return dataclasses.replace(candidate, kernels=(*candidate.kernels, kernel), bodies=bodies, entries=(entry,))
 
     def _half(view: Any, offset: int) -> Any:
@@ -197,11 +199,11 @@ def kernel_program(*items: Any, access: str = "write", scalars: tuple[str, ...] 
         stage = Stage("s", "tile", (tiles,), (port("x", (4,), terms=(("t0", 4),)), out), (), ())
         return Pipeline(f"p{count[0]}", "i", 0, 1, (), (), (stage,))
 
-    params = (read("x", SIZE), (write if access == "write" else update)("y", SIZE))
+    params = (read("x", (SIZE,)), (write if access == "write" else update)("y", (SIZE,)))
     kernel = Kernel("k", params, scalars, tuple(map(pipeline, items)))
-    launch = whole(tensors, "k", "x", "y", scalars=scalars)
+    launch = launch_of(tensors, "k", "x", "y", scalars=scalars)
     entry = Entry("main", ("x",), ("y",) if access == "write" else (), scalars, (), (launch,))
-    return Program(tensors, (copy_body("tile", 4),), (kernel,), (entry,), 2 * LINE)
+    return Program(tensors, (copy_body("tile", (4,)),), (kernel,), (entry,), 2 * LINE)
 
 
 TILES = (("t0", 4),)
@@ -247,14 +249,14 @@ def test_a_parameter_with_a_gap_is_refused_where_it_is_read_too() -> None:
     candidate = kernel_program((0, TILES, 7))
     (kernel,) = candidate.kernels
     half = SIZE // 2
-    params = (read("x", half), write("y", half))
+    params = (read("x", (half,)), write("y", (half,)))
     stage = Stage("r", "half", (), (port("y", (half,)), port("z", (half,))), (), ())
     reading = Pipeline("again", "i", 0, 1, (), (), (stage,))
     tensors = (*candidate.tensors, Tensor("z", (half,), "f32", "temporary", "hbm", 2 * LINE))
-    kernel = dataclasses.replace(kernel, params=(*kernel.params, write("z", half)), body=(*kernel.body, reading))
+    kernel = dataclasses.replace(kernel, params=(*kernel.params, write("z", (half,))), body=(*kernel.body, reading))
     (entry,) = candidate.entries
-    entry = dataclasses.replace(entry, body=(whole(tensors, "k", "x", "y", "z"),))
-    body = dataclasses.replace(copy_body("half", half), params=params)
+    entry = dataclasses.replace(entry, body=(launch_of(tensors, "k", "x", "y", "z"),))
+    body = dataclasses.replace(copy_body("half", (half,)), params=params)
     bodies = (*candidate.bodies, body)
     candidate = dataclasses.replace(
         candidate, tensors=tensors, kernels=(kernel,), entries=(entry,), bodies=bodies, arena_bytes=5 * 64

@@ -30,7 +30,8 @@ from sscc.runtime.validator.pipelines import (
 )
 from sscc.runtime.validator.regions import Region
 from tests.errors import raises
-from tests.runtime.broken.build import copy_body, port, read, sram, update, write
+from tests.runtime.broken.build import port, sram
+from tests.runtime.schedules import copy_body, read, update, write
 
 # ------------------------------------------------------------------------------------------------------------ places
 
@@ -156,7 +157,7 @@ def test_the_bound_of_a_view_keeps_all_of_it_inside() -> None:
 
 # --------------------------------------------------------------------------------------------------------- pipelines
 
-BODIES = (copy_body("copy", 2), Body("number", (write("y", 2),), ("n",), (), (), ()))
+BODIES = (copy_body("copy", (2,)), Body("number", (write("y", (2,)),), ("n",), (), (), ()))
 STAGE = Stage("s", "copy", (4,), (port("x", (2,), terms=(("t0", 2),)), port("b", (2,), 1)), (), ("b",))
 OTHER = Stage("t", "copy", (4,), (port("b", (2,), 1), port("y", (2,), terms=(("t0", 2),))), (), ("b",))
 
@@ -170,7 +171,8 @@ def view(
         scope.variable(name, bounds)
     buffers = sram(("b", (2,), 2)) if buffers is None else buffers
     pipeline = Pipeline("p", "i", lower, upper, (Scalar("next", "add", ("i", 1)),), buffers, stages or (STAGE, OTHER))
-    kernel = Kernel("k", (read("x", 8), update("y", 8), read("z", 2), read("w", 2, dtype="i64")), (), (pipeline,))
+    params = (read("x", (8,)), update("y", (8,)), read("z", (2,)), read("w", (2,), "i64"))
+    kernel = Kernel("k", params, (), (pipeline,))
     return PipelineView(kernel, pipeline, {body.name: prove_body(body, Limits()) for body in BODIES}, scope)
 
 
@@ -283,12 +285,12 @@ def _single(body: Body, *ports: Port) -> PipelineView:
     """A stage of this body, with ports on x, on y and on a buffer b."""
     stage = Stage("s", "body", (), ports, (), ())
     pipeline = Pipeline("p", "i", 0, 1, (), sram(("b", (2,), 2)), (stage,))
-    kernel = Kernel("k", (read("x", 8), update("y", 8)), (), (pipeline,))
+    kernel = Kernel("k", (read("x", (8,)), update("y", (8,))), (), (pipeline,))
     return PipelineView(kernel, pipeline, {"body": prove_body(body, Limits())}, Scope("kernel"))
 
 
 def test_memory_is_updated_in_place_and_a_buffer_is_not() -> None:
-    body = Body("body", (update("y", 2),), (), (), (), ())
+    body = Body("body", (update("y", (2,)),), (), (), (), ())
     _single(body, port("y", (2,)))
     with raises(PipelineProofErrors.UPDATES_BUFFER, where="kernel 'k', pipeline 'p', stage 's', port 'y'", name="b"):
         _single(body, port("b", (2,), 1))
@@ -297,7 +299,7 @@ def test_memory_is_updated_in_place_and_a_buffer_is_not() -> None:
 
 
 def test_a_window_needs_the_elements_side_by_side() -> None:
-    plain = Body("body", (read("x", 2), read("z", 2)), (), (), (), ())
+    plain = Body("body", (read("x", (2,)), read("z", (2,))), (), (), (), ())
     windowed = replace(plain, windows=(Window("w", View("x", (1,), (1,))),))
     side_by_side, apart = port("x", (2,)), Port(View("x", (2,), (3,)))
     for body, first, second in ((plain, apart, apart), (windowed, side_by_side, apart)):
@@ -350,7 +352,7 @@ def _shifted() -> PipelineView:
     scope.variable("n", (2, 4))
     scope.define(Scalar("m", "add", ("n", 1)))
     pipeline = Pipeline("p", "i", "n", "m", (Scalar("next", "add", ("i", 1)),), sram(("b", (2,), 2)), (STAGE, OTHER))
-    kernel = Kernel("k", (read("x", 8), update("y", 8)), (), (pipeline,))
+    kernel = Kernel("k", (read("x", (8,)), update("y", (8,))), (), (pipeline,))
     return PipelineView(kernel, pipeline, {body.name: prove_body(body, Limits()) for body in BODIES}, scope)
 
 
@@ -400,7 +402,7 @@ def test_what_is_open_are_bounds_that_depend_on_what_is_not_known() -> None:
 def test_a_scalar_that_decides_rows_is_within_its_range() -> None:
     """The first of two rows of eight, given as a number or by a scalar."""
     step = CausalAttention("q", "k", "v", "o", "start", "n", 0.5)
-    params = (read("q", 1, 1, 2, 1), read("k", 1, 1, 8, 1), read("v", 1, 1, 8, 1), write("o", 1, 1, 2, 1))
+    params = (read("q", (1, 1, 2, 1)), read("k", (1, 1, 8, 1)), read("v", (1, 1, 8, 1)), write("o", (1, 1, 2, 1)))
     attend = Body("attend", params, ("start", "n"), (), (), (step,))
 
     def bounds(start: Any, high: int = 6) -> list[Bound]:

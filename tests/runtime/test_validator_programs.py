@@ -17,7 +17,7 @@ from sscc.runtime.validator.bodies import BodyProofErrors
 from sscc.runtime.validator.linear import Range
 from sscc.runtime.validator.programs import Integer, VectorProgram, VectorProofErrors, _compare
 from tests.errors import raises
-from tests.runtime.broken.build import identity
+from tests.runtime.schedules import whole_access
 
 DTYPES = ("f32", "bf16", "i64", "i32", "i8", "i1")
 """Dtypes of the inputs in0, in1, .."""
@@ -54,7 +54,7 @@ def prove(*program: Instr, **scalars: Range) -> Listener:
     """Proves a program and a load by its last result, where that is i64."""
     owner = Listener(**scalars)
     load = [op("load", "x", program[-1].name, type="f32", result="loaded")] if program[-1].type == "i64" else []
-    VectorProgram(Vector(DIMS, (), identity("y", 2), (*program, *load), program[-1].name), DTYPES, owner).result()
+    VectorProgram(Vector(DIMS, (), whole_access("y", 2), (*program, *load), program[-1].name), DTYPES, owner).result()
     return owner
 
 
@@ -227,7 +227,7 @@ def test_ranges_hold_every_value_and_exact_ones_end_at_values() -> None:
             (flags if compares else names).append(f"r{number}")
         loads = [op("load", "x", name, type="f32", result=f"x_{name}") for name in names]
         owner = Listener(s=scalar)
-        VectorProgram(Vector(DIMS, (), identity("y", 2), (*program, *loads), "in2"), DTYPES, owner).result()
+        VectorProgram(Vector(DIMS, (), whole_access("y", 2), (*program, *loads), "in2"), DTYPES, owner).result()
         taken: dict[str, list[set[int]]] = {name: [] for name in names}
         for s, input2 in product(range(scalar[0], scalar[1] + 1), (-(2**63), -1, 0, 2, 2**63 - 1)):
             runs = [_run(program, {"i": i, "j": j, "s": s, "in2": input2}) for i, j in product(*map(range, DIMS))]

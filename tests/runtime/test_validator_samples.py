@@ -19,7 +19,8 @@ from sscc.runtime.validator.pipelines import PipelineProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.errors import check, raises
-from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write
+from tests.runtime.broken.build import launch_of, port
+from tests.runtime.schedules import copy_body, read, update, view_of, write
 from tests.runtime.test_validator_memory import LINE, SIZE, loop, program
 
 TILE = 4
@@ -122,12 +123,12 @@ def streamed(items: Any, role: Any) -> Program:
         stage = Stage("s", "tile", (grid,), (port("x", (TILE,)), out), (), (), when)
         return Pipeline(f"p{count[0]}", "i", lower, upper, (), (), (stage,))
 
-    params = (read("x", SIZE), (write if role == "output" else update)("y", SIZE))
+    params = (read("x", (SIZE,)), (write if role == "output" else update)("y", (SIZE,)))
     kernel = Kernel("k", params, ("some", "less"), tuple(map(pipeline, items)))
     outputs = ("y",) if role == "output" else ()
-    launch = whole(tensors, "k", "x", "y", scalars=("some", "less"))
+    launch = launch_of(tensors, "k", "x", "y", scalars=("some", "less"))
     entry = Entry("main", ("x",), outputs, ("some", "less"), (), (launch,))
-    return Program(tensors, (copy_body("tile", TILE),), (kernel,), (entry,), 2 * LINE)
+    return Program(tensors, (copy_body("tile", (TILE,)),), (kernel,), (entry,), 2 * LINE)
 
 
 def _words(choose: random.Random) -> Any:
@@ -232,10 +233,10 @@ def test_arguments_that_move_are_apart_in_the_samples() -> None:
     half = SIZE // 2
     tensors = (Tensor("s", (SIZE,), "f32", "state", "hbm", 0),)
     stage = Stage("s", "half", (), (port("x", (half,)), port("y", (half,))), (), ())
-    kernel = Kernel("k", (read("x", half), update("y", half)), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
-    views = (window("s", (half,), 0, (("n", half),)), window("s", (half,), half, (("m", -half),)))
+    kernel = Kernel("k", (read("x", (half,)), update("y", (half,))), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
+    views = (view_of("s", (half,), 0, ("n", half)), view_of("s", (half,), half, ("m", -half)))
     entry = Entry("main", (), (), ("n", "m"), (), (Launch("k", views),))
-    candidate = Program(tensors, (copy_body("half", half),), (kernel,), (entry,), LINE)
+    candidate = Program(tensors, (copy_body("half", (half,)),), (kernel,), (entry,), LINE)
     ranges = {"n": (0, 1), "m": (0, 1)}
     for n in (0, 1):
         report = validate(candidate, ranges=ranges, samples={"main": [{"n": n, "m": n}]})

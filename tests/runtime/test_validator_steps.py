@@ -18,7 +18,8 @@ from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyFacts, BodyProofErrors, prove_body
 from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP, StepProofErrors
 from tests.errors import raises, refusal
-from tests.runtime.broken.build import most_moved, read, update, write
+from tests.runtime.broken.build import most_moved
+from tests.runtime.schedules import read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
 ENCODED = 4
@@ -26,13 +27,13 @@ ENCODED = 4
 E = D // 2
 """Bytes of a landmark's codes of 4 bits."""
 
-QUERY = read("q", B, H, 1, D)
-NEW = (read("nk", B, V, 1, D), read("nv", B, V, 1, W))
-CACHES = (update("kc", B, V, R, D), update("vc", B, V, R, W))
-SLOTS = (read("p", B, dtype="i64"), read("b", B, dtype="i64"), read("a", B, dtype="i1"))
-CHUNK = (read("q", 1, H, C, D), read("nk", 1, V, C, D), read("nv", 1, V, C, W))
-SCRATCH = (update("ks", 1, V, T, D), update("vs", 1, V, T, W))
-PROMPT = (read("k", 1, V, T, D), read("v", 1, V, T, W))
+QUERY = read("q", (B, H, 1, D))
+NEW = (read("nk", (B, V, 1, D)), read("nv", (B, V, 1, W)))
+CACHES = (update("kc", (B, V, R, D)), update("vc", (B, V, R, W)))
+SLOTS = (read("p", (B,), "i64"), read("b", (B,), "i64"), read("a", (B,), "i1"))
+CHUNK = (read("q", (1, H, C, D)), read("nk", (1, V, C, D)), read("nv", (1, V, C, W)))
+SCRATCH = (update("ks", (1, V, T, D)), update("vs", (1, V, T, W)))
+PROMPT = (read("k", (1, V, T, D)), read("v", (1, V, T, W)))
 SLOT_READS = {"p": (B, 0), "b": (B, 0), "a": (B, 0)}
 NEW_READS = {"nk": (B * V * D, 0), "nv": (B * V * W, 0)}
 
@@ -45,113 +46,114 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     ),
     "update of encoded rows": (
         ops.UpdateRows("kc", "nk", "p", "a"),
-        (update("kc", B, V, R, D + ENCODED, dtype="i8"), read("nk", B, V, 1, D + ENCODED, dtype="i8"), *SLOTS),
+        (update("kc", (B, V, R, D + ENCODED), "i8"), read("nk", (B, V, 1, D + ENCODED), "i8"), *SLOTS),
         {"kc": (0, B * V * (D + ENCODED)), "nk": (B * V * (D + ENCODED), 0), "p": (B, 0), "b": (0, 0), "a": (B, 0)},
         {},
     ),
     "recurrent step": (
         ops.RecurrentStep("q", "k", "v", "d", "s", "a", "o", beta="b"),
-        (read("q", B, 1, 2, D), read("k", B, 1, 2, D), read("v", B, 1, H, W), read("d", B, 1, H, 1),
-         update("s", B, H, D, W), SLOTS[2], write("o", B, 1, H, W), read("b", B, 1, H)),
+        (read("q", (B, 1, 2, D)), read("k", (B, 1, 2, D)), read("v", (B, 1, H, W)), read("d", (B, 1, H, 1)),
+         update("s", (B, H, D, W)), SLOTS[2], write("o", (B, 1, H, W)), read("b", (B, 1, H))),
         {"q": (B * 2 * D, 0), "k": (B * 2 * D, 0), "v": (B * H * W, 0), "d": (B * H, 0),
          "s": (B * H * D * W, B * H * D * W), "a": (B, 0), "o": (0, B * H * W), "b": (B * H, 0)},
         {},
     ),
     "recurrent chunk": (
         ops.RecurrentChunk("q", "k", "v", "d", "s", "o", "start", "n", rate="r"),
-        (read("q", 1, C, 2, D), read("k", 1, C, 2, D), read("v", 1, C, H, W), read("d", 1, C, H, 1),
-         update("s", 1, H, D, W), write("o", 1, C, H, W), read("r", H, D)),
+        (read("q", (1, C, 2, D)), read("k", (1, C, 2, D)), read("v", (1, C, H, W)), read("d", (1, C, H, 1)),
+         update("s", (1, H, D, W)), write("o", (1, C, H, W)), read("r", (H, D))),
         {"q": (C * 2 * D, 0), "k": (C * 2 * D, 0), "v": (C * H * W, 0), "d": (C * H, 0),
          "s": (H * D * W, H * D * W), "o": (0, C * H * W), "r": (H * D, 0)},
         {},
     ),
     "choose by index": (
         ops.ChooseByIndex("q", "nk", "ks", "p", "i", "start", 2, 1, "w"),
-        (read("q", 1, C, 3, D), read("nk", 1, 1, C, D), update("ks", 1, 1, T, D), read("p", 1, C, dtype="i64"),
-         write("i", 1, 1, C, 4, dtype="i64"), read("w", 1, C, 3)),
+        (read("q", (1, C, 3, D)), read("nk", (1, 1, C, D)), update("ks", (1, 1, T, D)), read("p", (1, C), "i64"),
+         write("i", (1, 1, C, 4), "i64"), read("w", (1, C, 3))),
         {"q": (C * 3 * D, 0), "nk": (C * D, 0), "ks": (T * D, C * D), "p": (C, 0), "i": (0, C * 4), "w": (C * 3, 0)},
         {"start": (0, T - C)},
     ),
     "attend to chosen": (
         ops.AttendChosen("q", "nk", "nv", "ks", "vs", "p", "i", "o", 0.5),
-        (*CHUNK, *SCRATCH, read("p", 1, C, dtype="i64"), read("i", 1, V, C, K, dtype="i64"), write("o", 1, H, C, W)),
+        (*CHUNK, *SCRATCH, read("p", (1, C), "i64"), read("i", (1, V, C, K), "i64"), write("o", (1, H, C, W))),
         {"q": (H * C * D, 0), "nk": (V * C * D, 0), "nv": (V * C * W, 0), "ks": (C * K * V * D, C * V * D),
          "vs": (C * K * V * W, C * V * W), "p": (C, 0), "i": (V * C * K, 0), "o": (0, H * C * W)},
         {},
     ),
     "quantize": (
         ops.QuantizeRows("x", "y"),
-        (read("x", B, V, J, D), write("y", B, V, J, D + ENCODED, dtype="i8")),
+        (read("x", (B, V, J, D)), write("y", (B, V, J, D + ENCODED), "i8")),
         {"x": (B * V * J * D, 0), "y": (0, B * V * J * (D + ENCODED))},
         {},
     ),
     "cached": (
         ops.CachedAttention("q", (ops.Segment("k", "v", "valid"),), "o", 0.5),
-        (QUERY, read("k", B, V, R, D), read("v", B, V, R, W), read("valid", B, R, dtype="i1"), write("o", B, H, 1, W)),
+        (QUERY, read("k", (B, V, R, D)), read("v", (B, V, R, W)), read("valid", (B, R), "i1"),
+         write("o", (B, H, 1, W))),
         {"q": (B * H * D, 0), "k": (B * V * R * D, 0), "v": (B * V * R * W, 0), "valid": (B * R, 0),
          "o": (0, B * H * W)},
         {},
     ),
     "cached by an index": (
         ops.CachedAttention("q", (ops.Segment("k", "v", "valid", "i"), ops.Segment("k", "v", "all")), "o", 0.5),
-        (QUERY, read("k", B, V, T, D), read("v", B, V, T, W), read("valid", B, J, dtype="i1"),
-         read("i", B, V, J, dtype="i64"), read("all", B, T, dtype="i1"), write("o", B, H, 1, W)),
+        (QUERY, read("k", (B, V, T, D)), read("v", (B, V, T, W)), read("valid", (B, J), "i1"),
+         read("i", (B, V, J), "i64"), read("all", (B, T), "i1"), write("o", (B, H, 1, W))),
         {"q": (B * H * D, 0), "k": (B * V * (J + T) * D, 0), "v": (B * V * (J + T) * W, 0), "valid": (B * J, 0),
          "i": (B * V * J, 0), "all": (B * T, 0), "o": (0, B * H * W)},
         {},
     ),
     "causal": (
         ops.CausalAttention("q", "k", "v", "o", "start", "n", 0.5, "l"),
-        (CHUNK[0], *PROMPT, write("o", 1, H, C, W), write("l", 1, H, C)),
+        (CHUNK[0], *PROMPT, write("o", (1, H, C, W)), write("l", (1, H, C))),
         {"q": (H * C * D, 0), "k": (V * T * D, 0), "v": (V * T * W, 0), "o": (0, H * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
     "observe a chunk": (
         ops.Observe("ob", "q", "start", "n"),
-        (update("ob", 1, H, N, D), CHUNK[0]),
+        (update("ob", (1, H, N, D)), CHUNK[0]),
         {"ob": (0, H * C * D), "q": (H * C * D, 0)},  # as many queries as the chunk has
         {},
     ),
     "observe a window": (
         ops.Observe("ob", "q", "start", "n"),
-        (update("ob", 1, H, 3, D), CHUNK[0]),
+        (update("ob", (1, H, 3, D)), CHUNK[0]),
         {"ob": (0, H * 3 * D), "q": (H * 3 * D, 0)},
         {},
     ),
     "scores": (
         ops.ObservationScores("ob", "k", "s", "n", 0.5, 0, "l"),
-        (read("ob", 1, H, N, D), PROMPT[0], write("s", V, T), read("l", 1, H, N)),
+        (read("ob", (1, H, N, D)), PROMPT[0], write("s", (V, T)), read("l", (1, H, N))),
         {"ob": (H * N * D, 0), "k": (V * T * D, 0), "s": (0, V * T), "l": (H * N, 0)},
         {"n": (1, T)},
     ),
     "pool": (
         ops.Pool("s", "y", "n", 3, "avg"),
-        (read("s", V, T), write("y", V, T)),
+        (read("s", (V, T)), write("y", (V, T))),
         {"s": (V * T, 0), "y": (0, V * T)},
         {"n": (1, T)},
     ),
     "select": (
         ops.Select("s", "i", "n", "top", 0, 0),
-        (read("s", V, T), write("i", V, K, dtype="i64")),
+        (read("s", (V, T)), write("i", (V, K), "i64")),
         {"s": (V * T, 0), "i": (0, V * K)},
         {"n": (1, T), "top": (0, K)},
     ),
     "gather": (
         ops.GatherRows("x", "i", "y"),
-        (read("x", 1, V, T, D), read("i", V, J, dtype="i64"), write("y", 1, V, J, D)),
+        (read("x", (1, V, T, D)), read("i", (V, J), "i64"), write("y", (1, V, J, D))),
         {"x": (V * J * D, 0), "i": (V * J, 0), "y": (0, V * J * D)},
         {},
     ),
     "decode": (
         ops.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "o", 0.5, 0, 1),
-        (QUERY, *NEW, *CACHES, *SLOTS, write("o", B, H, 1, W)),
+        (QUERY, *NEW, *CACHES, *SLOTS, write("o", (B, H, 1, W))),
         {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W)},
         {"top": (0, R - 1)},
     ),
     "decode, latent rows": (
         ops.DecodeAttention("q", "nk", "", "kc", "", "kc", "", "p", "b", "a", "top", "o", 0.5, 0, 1),
-        (QUERY, NEW[0], CACHES[0], *SLOTS, write("o", B, H, 1, D - 1)),
+        (QUERY, NEW[0], CACHES[0], *SLOTS, write("o", (B, H, 1, D - 1))),
         {"q": (B * H * D, 0), "nk": NEW_READS["nk"], **SLOT_READS, "o": (0, B * H * (D - 1)),
          "kc": (B * V * R * D, B * V * D)},
         {"top": (0, R - 1)},
@@ -159,8 +161,8 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     "indexed": (
         ops.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "o", 0.5, 1,
                             R - K - 1, (ops.SelectedRows("kp", "vp", "i"),)),
-        (QUERY, *NEW, *CACHES, read("kp", B, V, T, D), read("vp", B, V, T, W), read("i", B, V, K, dtype="i64"),
-         *SLOTS, write("o", B, H, 1, W)),
+        (QUERY, *NEW, *CACHES, read("kp", (B, V, T, D)), read("vp", (B, V, T, W)), read("i", (B, V, K), "i64"),
+         *SLOTS, write("o", (B, H, 1, W))),
         {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W), "i": (B * V * K, 0),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
          "kp": (B * V * K * D, 0), "vp": (B * V * K * W, 0)},
@@ -168,30 +170,30 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     ),
     "landmarks": (
         ops.Landmarks("k", "c", "s", 4),
-        (read("k", B, V, J, D), write("c", B, V, J, E, dtype="i8"), write("s", B, V, J, 1, dtype="bf16")),
+        (read("k", (B, V, J, D)), write("c", (B, V, J, E), "i8"), write("s", (B, V, J, 1), "bf16")),
         {"k": (B * V * J * D, 0), "c": (0, B * V * J * E), "s": (0, B * V * J)},
         {},
     ),
     "landmark scores": (
         ops.LandmarkScores("q", "c", "s", "p", "a", "o", 0.5, 1, 2, 4),
-        (QUERY, read("c", B, V, T, E, dtype="i8"), read("s", B, V, T, 1, dtype="bf16"), SLOTS[0], SLOTS[2],
-         write("o", B, H, T)),
+        (QUERY, read("c", (B, V, T, E), "i8"), read("s", (B, V, T, 1), "bf16"), SLOTS[0], SLOTS[2],
+         write("o", (B, H, T))),
         {"q": (B * H * D, 0), "c": (B * V * (T - 3) * E, 0), "s": (B * V * (T - 3), 0), "p": (B, 0), "a": (B, 0),
          "o": (0, B * H * (T - 3))},
         {},
     ),
     "choose": (
         ops.ChooseRows("q", "k", "s", "p", "a", "i", 0.5, 1, 2),
-        (QUERY, read("k", B, V, 3, D), read("s", B, H, T), SLOTS[0], SLOTS[2], write("i", B, V, K, dtype="i64")),
+        (QUERY, read("k", (B, V, 3, D)), read("s", (B, H, T)), SLOTS[0], SLOTS[2], write("i", (B, V, K), "i64")),
         {"q": (B * H * D, 0), "k": (B * V * 3 * D, 0), "s": (B * H * (T - 3), 0), "p": (B, 0), "a": (B, 0),
          "i": (0, B * V * K)},
         {},
     ),
     "fetch": (
         ops.FetchRows("q", "k", "s", "ks", "vs", "p", "a", "r", "l", "kr", "vr", 0.5, 1, 2, 1),
-        (QUERY, read("k", B, V, 3, D), read("s", B, H, T), read("ks", B, V, T, D), read("vs", B, V, T, W), SLOTS[0],
-         SLOTS[2], update("r", B, V, K, dtype="i64"), update("l", B, V, K, dtype="i64"), update("kr", B, V, K, D),
-         update("vr", B, V, K, W)),
+        (QUERY, read("k", (B, V, 3, D)), read("s", (B, H, T)), read("ks", (B, V, T, D)), read("vs", (B, V, T, W)),
+         SLOTS[0], SLOTS[2], update("r", (B, V, K), "i64"), update("l", (B, V, K), "i64"), update("kr", (B, V, K, D)),
+         update("vr", (B, V, K, W))),
         {"q": (B * H * D, 0), "k": (B * V * 3 * D, 0), "s": (B * H * (T - 3), 0), "p": (B, 0), "a": (B, 0),
          "ks": (B * V * D, 0), "vs": (B * V * W, 0), "r": (B * V * K, B * V * K), "l": (B * V * K, B * V * K),
          "kr": (0, B * V * D), "vr": (0, B * V * W)},
@@ -200,9 +202,9 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     "query, rows that stay": (
         ops.QueryAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "", "p", "a", "o", 0.5, 1, R - 1,
                            K, 16, "r", "l", "kr", "vr", 1),
-        (QUERY, *NEW, *CACHES, update("ks", B, V, T, D), update("vs", B, V, T, W), update("c", B, V, T, D), SLOTS[0],
-         SLOTS[2], write("o", B, H, 1, W), update("r", B, V, K, dtype="i64"), update("l", B, V, K, dtype="i64"),
-         update("kr", B, V, K, D), update("vr", B, V, K, W)),
+        (QUERY, *NEW, *CACHES, update("ks", (B, V, T, D)), update("vs", (B, V, T, W)), update("c", (B, V, T, D)),
+         SLOTS[0], SLOTS[2], write("o", (B, H, 1, W)), update("r", (B, V, K), "i64"), update("l", (B, V, K), "i64"),
+         update("kr", (B, V, K, D)), update("vr", (B, V, K, W))),
         {"q": (B * H * D, 0), **NEW_READS, "p": (B, 0), "a": (B, 0), "o": (0, B * H * W),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
          "ks": (B * V * D, B * V * D), "vs": (B * V * W, B * V * W), "c": (B * V * (T - R) * D, B * V * D),
@@ -213,8 +215,8 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     "query": (
         ops.QueryAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.5, 1, R - 1,
                            K, 4),
-        (QUERY, *NEW, *CACHES, update("ks", B, V, T, D), update("vs", B, V, T, W), update("c", B, V, T, E, dtype="i8"),
-         update("s", B, V, T, 1, dtype="bf16"), SLOTS[0], SLOTS[2], write("o", B, H, 1, W)),
+        (QUERY, *NEW, *CACHES, update("ks", (B, V, T, D)), update("vs", (B, V, T, W)), update("c", (B, V, T, E), "i8"),
+         update("s", (B, V, T, 1), "bf16"), SLOTS[0], SLOTS[2], write("o", (B, H, 1, W))),
         {"q": (B * H * D, 0), **NEW_READS, "p": (B, 0), "a": (B, 0), "o": (0, B * H * W),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
          "ks": (B * V * K * D, B * V * D), "vs": (B * V * K * W, B * V * W),
@@ -223,34 +225,34 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     ),
     "chunk": (
         ops.ChunkAttention("q", "nk", "nv", "ks", "vs", "o", "start", "n", 0.5, "l"),
-        (*CHUNK, *SCRATCH, write("o", 1, H, C, W), write("l", 1, H, C)),
+        (*CHUNK, *SCRATCH, write("o", (1, H, C, W)), write("l", (1, H, C))),
         {"q": (H * C * D, 0), "nk": (V * C * D, 0), "nv": (V * C * W, 0), "o": (0, H * C * W),
          "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
     "latent chunk": (
         ops.LatentChunkAttention("q", "nr", "rs", "ku", "vu", "o", "start", "n", 0.5, 1, "l"),
-        (CHUNK[0], read("nr", 1, 1, C, 9), update("rs", 1, 1, T, 9), read("ku", H, D - 2, 7), read("vu", H, W, 7),
-         write("o", 1, H, C, W), write("l", 1, H, C)),
+        (CHUNK[0], read("nr", (1, 1, C, 9)), update("rs", (1, 1, T, 9)), read("ku", (H, D - 2, 7)),
+         read("vu", (H, W, 7)), write("o", (1, H, C, W)), write("l", (1, H, C))),
         {"q": (H * C * D, 0), "nr": (C * 9, 0), "rs": (T * 9, C * 9), "ku": (H * (D - 2) * 7, 0), "vu": (H * W * 7, 0),
          "o": (0, H * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
     "top k": (
         ops.TopK("s", "i", "v"),
-        (read("s", C, T), write("i", C, K, dtype="i64"), write("v", C, K)),
+        (read("s", (C, T)), write("i", (C, K), "i64"), write("v", (C, K))),
         {"s": (C * T, 0), "i": (0, C * K), "v": (0, C * K)},
         {},
     ),
     "dequantize": (
         ops.Dequantize((ops.StoredPart("c"), ops.StoredPart("s")), "o", "int4:32"),
-        (read("c", B, R, 32, dtype="i8"), read("s", B, R, 4, dtype="i8"), write("o", B, R, 64)),
+        (read("c", (B, R, 32), "i8"), read("s", (B, R, 4), "i8"), write("o", (B, R, 64))),
         {"c": (B * R * 32, 0), "s": (B * R * 4, 0), "o": (0, B * R * 64)},
         {},
     ),
     "look up": (
         ops.LookUp("i", (ops.StoredTable("w"),), "o", "Q8_0"),
-        (read("i", K, dtype="i64"), read("w", R, 34, dtype="i8"), write("o", K, 32)),
+        (read("i", (K,), "i64"), read("w", (R, 34), "i8"), write("o", (K, 32))),
         {"i": (K, 0), "w": (K * 34, 0), "o": (0, K * 32)},
         {},
     ),
@@ -270,7 +272,7 @@ def changed(name: str, **fields: Any) -> BodyFacts:
 
 def test_parts_of_weights_fit_their_format() -> None:
     for width, columns in ((34, 64), (33, 32), (68, 32)):
-        params = (read("i", K, dtype="i64"), read("w", R, width, dtype="i8"), write("o", K, columns))
+        params = (read("i", (K,), "i64"), read("w", (R, width), "i8"), write("o", (K, columns)))
         with raises(StepProofErrors.PARTS, format="Q8_0", columns=columns):
             facts(CASES["look up"][0], params)
     with raises(StepProofErrors.PARTS, format="Q8_0"):
@@ -468,7 +470,7 @@ def test_pooling_is_over_an_odd_number_of_rows() -> None:
 @pytest.mark.parametrize("heads", [1, 2, 4, 5, 7])
 def test_query_heads_are_whole_groups(heads: int) -> None:
     step, params, _, _ = CASES["cached"]
-    fewer = {"q": read("q", B, heads, 1, D), "o": write("o", B, heads, 1, W)}
+    fewer = {"q": read("q", (B, heads, 1, D)), "o": write("o", (B, heads, 1, W))}
     with raises(StepProofErrors.HEADS, kv_heads=V, heads=heads):
         facts(step, tuple(fewer.get(param.name, param) for param in params))
     once = {name: replace(param, shape=(B, V, *param.shape[2:])) for name, param in fewer.items()}

@@ -18,7 +18,7 @@ from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipelines import PipelineView
 from sscc.runtime.validator.streams import StreamProofErrors, check_covers, check_rates
 from tests.errors import raises, refusal
-from tests.runtime.broken.build import write
+from tests.runtime.schedules import write
 from tests.runtime.test_validator_tokens import Net
 
 Views = list[tuple[int, int, int, int, int]]  # offset, and factors of q, t0, t1, i
@@ -31,7 +31,7 @@ def filling(
     names = [f"p{n}" for n in range(len(views))]
     one = Instr("one", "const", (1.0,), "f32")
     steps = tuple(Vector((width,), (), Access(name, ((1, 0),)), (one,), "one") for name in names)
-    facts = prove_body(Body("b", tuple(write(name, width) for name in names), (), (), (), steps), Limits())
+    facts = prove_body(Body("b", tuple(write(name, (width,)) for name in names), (), (), (), steps), Limits())
     terms = ("q", *(f"t{axis}" for axis in range(len(grid))))
     ports = []
     for offset, of_q, of_t0, of_t1, of_i in views:

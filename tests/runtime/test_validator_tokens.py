@@ -15,7 +15,8 @@ from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipelines import PipelineView
 from sscc.runtime.validator.streams import check_rates
 from tests.errors import check, raises, refusal
-from tests.runtime.broken.build import port, read, sram, write
+from tests.runtime.broken.build import port, sram
+from tests.runtime.schedules import read, write
 
 WHOLE, SHORT = Limits(firings=1 << 30), Limits(firings=0)
 RATES = ((1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (1, 3), (2, 3), (3, 2))  # slots, iterations
@@ -38,7 +39,7 @@ class Net:
         stages, facts = [], {}
         for name, (trips, when) in self.stages.items():
             ends = self.ends[name]
-            params = tuple((read if kind == "read" else write)(f"p{n}", 2) for n, (_, kind, *_) in enumerate(ends))
+            params = tuple((read if kind == "read" else write)(f"p{n}", (2,)) for n, (_, kind, *_) in enumerate(ends))
             steps = tuple(_fill(param.name) for param in params if param.access == "write")
             facts[name] = prove_body(Body(name, params, (), (), (), steps), Limits())
             ports = tuple(port(buffer, (2,), per, lag, (("t0", 2),)) for buffer, _, per, lag in ends)

@@ -7,7 +7,8 @@ import pytest
 
 from sscc.runtime.backends.cpu.plan.plan import decode_plan
 from sscc.runtime.session.observing import WatchingErrors
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.families import BATCH, Compiler, random_tokens
 from tests.runtime.fake import fake_session

@@ -40,9 +40,9 @@ _TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padd
 
 
 class GgufConfigErrors(ErrorKind):
-    """Models in GGUF files that are not read."""
+    """Models in GGUF files that are not supported."""
 
-    ARCHITECTURE = UnsupportedError, "{path}: architecture {architecture!r} is not read; known are {known}"
+    ARCHITECTURE = UnsupportedError, "{path}: architecture {architecture!r} is not supported; supported are {known}"
     NOT_A_DECODER = UnsupportedError, "{path} is {what}"
 
 
@@ -50,7 +50,7 @@ def family_of(header: GgufHeader) -> Family:
     """Return the family of a file.
 
     Raises:
-        UnsupportedError: an architecture that is not known, or no decoder.
+        UnsupportedError: an unknown architecture, or one that is not a decoder.
     """
     architecture, kind = header.architecture, header.metadata.get("general.type", "model")
     if kind != "model":
@@ -64,7 +64,7 @@ def family_of(header: GgufHeader) -> Family:
 
 
 def _holds(header: GgufHeader, family: Family) -> bool:
-    """Return True if a file has what its family must have."""
+    """Return True if a file has the metadata and tensors that its family requires."""
     if not family.when:
         return True
     if family.having and any(name.endswith(family.having) for name in header.tensors):
@@ -89,12 +89,12 @@ def config_of(header: GgufHeader, family: Family) -> PreTrainedConfig:
     config = config_from_dict(_nested(values), str(header.path))
     for name in _TOKENS.values():
         if values[name] is None:
-            setattr(config, name, None)  # and not the one that transformers' published models have
+            setattr(config, name, None)  # not the class's default, which is that of published models
     return config
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with those of dicts, which have a dot in their names, inside these."""
+    """Return fields in which those with a dot in their names are nested in dicts."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         outer, dot, inner = name.partition(".")
@@ -134,7 +134,7 @@ class _Fields:
         if is_quantized(self.metadata.header):
             values["dtype"] = "bfloat16"
         rotated = family.extra.get("rotated")
-        if rotated:  # Granite's files say by this key whether layers have a rotary embedding
+        if rotated:  # in Granite's files this key states if layers have a rotary embedding
             values[rotated] = "rope" if self.metadata.number("rope.scaling.finetuned", True) else None
         if family.kinds:
             values |= kinds_of_layers(self.metadata, family.kinds, values[self._name(_LAYERS)])
@@ -185,8 +185,8 @@ class _Fields:
         return self.metadata.common(key, numbers)
 
     def _split_by_window(self, numbers: list[Any]) -> tuple[list[Any], Any]:
-        """Return the numbers of the layers without a window, and the one number of those with it; one number of all
-        layers where these differ from no others."""
+        """Return the numbers of the layers without a window, and the single number of those with one; a single number
+        for all layers if they are equal."""
         windows = self.metadata.of_layers(PATTERN) or []
         if len(numbers) == 1 or len(windows) != len(numbers):
             return numbers, numbers[0]
@@ -216,7 +216,7 @@ class _Fields:
         return rows
 
     def _layers(self) -> int:
-        """Return the number of layers, without those behind them that predict several tokens."""
+        """Return the number of layers, without the multi-token prediction layers behind them."""
         layers = self._size(_LAYERS) - int(self.metadata.number(PREDICTED_LAYERS, 0))
         if layers < 1:
             raise self.metadata.bad(PREDICTED_LAYERS, layers, "fewer than all layers")
@@ -225,8 +225,7 @@ class _Fields:
         return layers
 
     def _dense_layers(self) -> dict[str, Any]:
-        """Return which layers have no experts, as their tensors say: files may leave out the number of the first ones
-        that have none."""
+        """Return the layers without experts, by their tensors: files may omit the number of leading dense layers."""
         tensors, layers = self.metadata.header.tensors, range(self.values[self._name(_LAYERS)])
         sparse = [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in layers]
         found: dict[str, Any] = {}
@@ -241,8 +240,8 @@ class _Fields:
         return {name: value if type(value) is int else None for name, value in found.items()}
 
     def _sparsity(self) -> dict[str, Any]:
-        """Return the share of activations of each layer that are zero, which Gemma 3n's files have as a multiple of the
-        standard deviation."""
+        """Return the fraction of zero activations of each layer; Gemma 3n's files have it as a multiple of the standard
+        deviation."""
         key = self.family.extra.get("sparsity")
         scales = self.metadata.get(key) if key else None
         if not isinstance(scales, np.ndarray):
@@ -258,8 +257,8 @@ class _Fields:
         return {name: any(key.replace("attn_k", "attn_v") not in tensors for key in keys)} if name else {}
 
     def _heads(self) -> tuple[int, dict[str, Any]]:
-        """Return the width of a head, and the fields that follow from it. Raises UnsupportedError for widths that the
-        config has no field for."""
+        """Return the width of a head, and the fields that follow from it. Raises UnsupportedError for widths that no
+        field of the config can express."""
         heads, hidden, metadata = self._size(_HEADS), self._size(_HIDDEN), self.metadata
         width = metadata.number("attention.key_length", hidden // heads)
         if type(width) is not int or width < 1:
@@ -294,7 +293,7 @@ class _Fields:
         rotated = metadata.number("rope.dimension_count")
         key = metadata.number("attention.key_length_mla") or metadata.number("attention.key_length")
         for name in ("attention.key_length", "attention.value_length"):
-            metadata.get(name)  # of the latent rows, where those of heads are said too
+            metadata.get(name)  # widths of latent rows, if those of heads are stated too
         if not rotated or not key or key < rotated:
             raise metadata.bad("rope.dimension_count", rotated, f"1 to {key}, the numbers of a key")
         found = {"qk_rope_head_dim": rotated, "qk_nope_head_dim": key - rotated, "num_key_value_heads": heads}

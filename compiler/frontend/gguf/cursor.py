@@ -20,7 +20,7 @@ U32, U64 = Struct("<I"), Struct("<Q")
 
 
 class Limit(Enum):
-    """The most that all files of a model may hold together. A member is `noun, number`.
+    """Limits on the contents of all files of a model together. A member is `noun, number`.
 
     A header at all limits is read in about a second of processor time and in less than 256 MiB; a text takes up to 4
     times its bytes.

@@ -1,8 +1,8 @@
 """The families of models in GGUF files, as data: fields of a config, names of parameters, orders of rows.
 
 To add a family, add an entry to `FAMILIES` under the architecture's name in GGUF files. The facts are those of
-llama.cpp's converter (`conversion/`), which writes the files, and of its loaders (`src/models/`), which say what a file
-means that leaves something out.
+llama.cpp's converter (`conversion/`), which writes the files, and of its loaders (`src/models/`), which define the
+defaults of missing entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPERTS: Names = {"expert_count": "num_experts", "expert_used_count": "num_exper
 EXPERT_SIZE: Names = {"expert_feed_forward_length": "moe_intermediate_size"}
 
 OWN_KV_HEADS: Names = {key: name for key, name in SIZES.items() if key != "attention.head_count_kv"}
-"""Of families whose query heads have KV heads of their own each."""
+"""Keys of families in which every query head has its own KV head."""
 
 _L = "model.layers.*"
 ENDS: Names = {
@@ -82,9 +82,9 @@ SHARED_EXPERT_FIELDS: Names = EXPERTS | EXPERT_SIZE | {
 SHARED_EXPERT: Names = ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"}
 FEED_FORWARD: Names = {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
 CONVOLUTION, VECTOR = (-1, 1, 0), (-1,)
-"""Shapes of parameters that are stored in others: [C, 1, K] and [N]."""
+"""Shapes of parameters that are stored in other shapes: [C, 1, K] and [N]."""
 SHARED_GATE = {"blk.*.ffn_gate_inp_shexp.weight": (1, 0)}
-"""A row, of which llama-quantize makes a vector."""
+"""A row, which llama-quantize stores as a vector."""
 SIGMOID = {"expert_gating_func": 2}
 """The function of a router's logits; 1 is softmax."""
 

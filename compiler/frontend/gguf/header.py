@@ -38,12 +38,12 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ARCHITECTURE = "general.architecture"
 MOST_ARCHITECTURE = 64
-"""Characters of an architecture's name."""
+"""Maximum number of characters of an architecture's name."""
 MOST_NAME_BYTES = 127
-"""Of a tensor's name. ggml allows 63 by default, and programs may be built with more."""
+"""Maximum number of bytes of a tensor's name. ggml allows 63 by default, and programs may be built with more."""
 MOST_DIMENSIONS = 4
 MOST_BYTES = (1 << 63) - 1
-"""Of a file."""
+"""Maximum size of a file."""
 
 _TENSOR = tuple(Struct(f"<{dimensions}QIQ") for dimensions in range(MOST_DIMENSIONS + 1))
 
@@ -97,7 +97,7 @@ class StoredTensor:
 
 
 class _Entry(NamedTuple):
-    """An entry of a tensor: as `StoredTensor`, with an offset that counts from the start of the data."""
+    """The entry of a tensor: like `StoredTensor`, with an offset from the start of the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -123,7 +123,7 @@ class GgufHeader:
 
     @property
     def architecture(self) -> str:
-        """The name by which llama.cpp knows the model, which begins the keys of its metadata."""
+        """The name by which llama.cpp knows the model, the prefix of its metadata keys."""
         return str(self.metadata[ARCHITECTURE])
 
 

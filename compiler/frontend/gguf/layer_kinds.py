@@ -14,19 +14,19 @@ from sscc.compiler.frontend.gguf.model_metadata import Metadata
 KV_HEADS, FEED_FORWARD = "attention.head_count_kv", "feed_forward_length"
 RECURRENT, INTERVAL = "attention.recurrent_layers", "full_attention_interval"
 USUAL_INTERVAL = 4
-"""Length of an interval whose last layer attends, in files that do not say it."""
+"""Length of an interval whose last layer has attention, for files that do not state it."""
 Fields = dict[str, Any]
 
 
 def kinds_of_layers(metadata: Metadata, kinds: str, layers: int) -> Fields:
-    """Return the fields of a config that say which kind each layer is of.
+    """Return the fields of a config that state the kind of each layer.
 
     Args:
         kinds: a name of `KINDS`.
 
     Raises:
-        InputError: numbers that are missing or cannot be.
-        UnsupportedError: kinds that the config has no field for.
+        InputError: missing or invalid numbers.
+        UnsupportedError: kinds for which the config has no field.
     """
     return KINDS[kinds](metadata, layers)
 
@@ -58,7 +58,7 @@ def _indices(metadata: Metadata, layers: int) -> Fields:
 
 
 def _blocks(metadata: Metadata, layers: int) -> Fields:
-    """Nemotron-H: a layer attends, has an MLP or experts, or keeps a state, and does nothing else."""
+    """Nemotron-H: each layer has attention, or an MLP or experts, or keeps a state, and nothing else."""
     heads, widths = (_of_layers(metadata, key, layers) for key in (KV_HEADS, FEED_FORWARD))
     wide = "moe" if metadata.number("expert_count", 0) else "mlp"
     kinds = ["full_attention" if head else wide if width else "linear_attention"
@@ -67,7 +67,7 @@ def _blocks(metadata: Metadata, layers: int) -> Fields:
 
 
 def _periods(metadata: Metadata, layers: int) -> Fields:
-    """Jamba: the layers that attend, and those with experts, have a period and an offset each."""
+    """Jamba: layers with attention, and layers with experts, have a period and an offset each."""
     heads = _of_layers(metadata, KV_HEADS, layers)
     routers = [f"blk.{layer}.ffn_gate_inp.weight" in metadata.header.tensors for layer in range(layers)]
     period, offset = _period(metadata, KV_HEADS, [bool(each) for each in heads])
@@ -90,7 +90,7 @@ def _period(metadata: Metadata, key: str, chosen: list[bool]) -> tuple[int, int]
 
 
 def _interval(metadata: Metadata, layers: int) -> Fields:
-    """Qwen3-Next and Qwen3.5: a list says which layers attend, or else the last layer of each interval does."""
+    """Qwen3-Next and Qwen3.5: layers with attention are listed, or are the last of each interval."""
     interval = metadata.number(INTERVAL, USUAL_INTERVAL)
     recurrent = metadata.of_layers(RECURRENT)
     if recurrent is None:

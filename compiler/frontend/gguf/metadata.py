@@ -37,7 +37,7 @@ _SCALARS = {int(kind): Struct(code) for kind, (code, _) in _CODES.items()}
 _DTYPES = {_BOOL: np.dtype(np.bool_)} | {int(kind): np.dtype(code) for kind, (_, code) in _CODES.items()}
 _NO_BOOLEAN = re.compile(rb"[^\0\1]")
 _ARRAY_HEADER = Struct("<IQ")
-_ENTRY_BYTES = U64.size + 1 + U32.size + 1  # the least that an entry has: a key's length and text, a type, a value
+_ENTRY_BYTES = U64.size + 1 + U32.size + 1  # minimum size of an entry: a key's length and text, a type, a value
 
 
 def read_metadata(cursor: Cursor, entries: int) -> dict[str, Any]:

@@ -23,18 +23,18 @@ NEUTRAL: Mapping[str, Any] = {
     "rope.scaling.factor": 1.0,
     "rope.scaling.attn_factor": 1.0,
 }
-"""Values that say what holds without them. Of other keys 0, False and empty values do."""
+"""Neutral values, which state the default. For other keys these are 0, False and empty values."""
 NO_RESULT = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
-"""Keys that change no result by themselves."""
+"""Keys without an effect on results."""
 COMPUTED = ("xielu.", "adapter.", "diffusion.", "clip.")
-"""Groups of keys beside the architecture's own that say something of the computation. All other groups (`general.`,
-`tokenizer.`, `quantize.`, `split.`, and those of who quantised the file) say nothing of it."""
+"""Groups of keys, besides the architecture's own, that describe the computation. All other groups (`general.`,
+`tokenizer.`, `quantize.`, `split.`, and those of quantizing tools) do not."""
 PREDICTED_LAYERS = "nextn_predict_layers"
-"""Layers behind the model's own that predict further tokens."""
+"""Number of layers behind the model's own that predict further tokens."""
 LARGEST = 1 << 31
 MATRIX = 2
 MOST_FACTORS = 1 << 14
-"""Frequencies of a rotary embedding."""
+"""Maximum number of frequencies of a rotary embedding."""
 
 
 PLAIN_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16, GGMLQuantizationType.F64)
@@ -56,7 +56,7 @@ class GgufMetadataErrors(ErrorKind):
     VALUE = InputError, "{path}: metadata {key} is {value!r}, expected {expected}"
     LAYERS_DIFFER = UnsupportedError, "{path}: metadata {key} differs from layer to layer: {value}"
     NO_TENSOR = InputError, "{path} lacks tensor {tensor!r}"
-    NO_MATRIX = InputError, "{path}: tensor {tensor!r} of shape {shape} is no matrix"
+    NO_MATRIX = InputError, "{path}: tensor {tensor!r} of shape {shape} is not a matrix"
 
 
 class Metadata:
@@ -101,9 +101,9 @@ class Metadata:
         return values[0]
 
     def checked(self, key: str, value: Any) -> Any:
-        """Return a number or a boolean: whole ones below 2^31, others finite.
+        """Return a number or a boolean: integers below 2^31, finite floats.
 
-        A number of f32 becomes the shortest decimal that rounds to it, which is what a config had.
+        An f32 becomes the shortest decimal that rounds to it, which is the number in the original config.
         """
         if isinstance(value, float) and math.isfinite(value):
             return float(str(np.float32(value)))
@@ -146,7 +146,7 @@ class Metadata:
         return stored.shape[0]
 
     def check_rest(self, known: tuple[str, ...]) -> None:
-        """Refuse what has not been read and is not neutral.
+        """Refuse metadata that has not been read and is not neutral.
 
         Args:
             known: keys that change nothing, or are read elsewhere.
@@ -163,7 +163,7 @@ class Metadata:
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Return True for a value that says what holds without it."""
+    """Return True for a value that states the default."""
     if isinstance(value, np.ndarray | list):
         return len(value) == 0
     return bool(NEUTRAL[name] == value) if name in NEUTRAL else not value

@@ -1,6 +1,6 @@
-"""A GGUF model in several files: the metadata that each has about the others.
+"""GGUF models in several files: the metadata that each file has about the others.
 
-Every part has a header of its own, in which `split.no` counts from 0; the first part has the model's metadata.
+Every part has its own header, in which `split.no` counts from 0; the first part has the model's metadata.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sscc.compiler.options.split_files import MOST_PARTS, PartName, named_parts
 from sscc.ir.errors import ErrorKind, InputError
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
-MOST_TENSORS = (1 << 31) - 1  # the type that llama.cpp has for their number
+MOST_TENSORS = (1 << 31) - 1  # llama.cpp's type of the count
 
 
 class GgufPartErrors(ErrorKind):
-    """Models in several files that are not all there, or do not belong together."""
+    """Models in several files that are incomplete or do not belong together."""
 
     NOT_A_NUMBER = InputError, "{path}: metadata {key} is {value!r}, it must be a whole number of at most {most}"
     NAME = InputError, "{path} is part {part} of {count}, but its name does not end with {expected}"
     MISSING = InputError, "{path} is one of {count} files, of which {missing} is missing"
-    DIFFERS = InputError, "{path} is part {part} of {count}, but its metadata says part {said} of {said_count}"
-    TENSORS = InputError, "{path}: its {count} files have {tensors} tensors together, but its metadata says {said}"
+    DIFFERS = InputError, "{path} is part {part} of {count}, but its metadata states part {said} of {said_count}"
+    TENSORS = InputError, "{path}: its {count} files have {tensors} tensors together, but its metadata states {said}"
 
 
 def part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:

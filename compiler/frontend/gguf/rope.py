@@ -11,12 +11,12 @@ from sscc.compiler.frontend.gguf.model_metadata import Metadata
 FREQUENCIES = "rope_freqs.weight"
 FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 TENSORS = (FREQUENCIES, *FACTORS)
-"""Tensors that are no parameters: they divide the frequencies."""
+"""Tensors that are not parameters: they divide the frequencies."""
 DEFAULT_BASE = 10000.0
 STILL = 1e29
-"""A factor at least as large stops a rotation. The converter writes 1e30."""
+"""Factors of at least this size stop a rotation. The converter writes 1e30."""
 DEEPSEEK_LOG = 0.1
-"""Factor of the logarithm in DeepSeek's files, whose converter multiplies by it."""
+"""Factor of the logarithm in DeepSeek's files, by which the converter multiplies."""
 
 
 def rope_fields(metadata: Metadata, family: Family, head_dim: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def rope_fields(metadata: Metadata, family: Family, head_dim: int, values: Mappi
 
 
 def _in_part(metadata: Metadata) -> dict[str, Any]:
-    """Return the part of a head that is rotated: those whose frequencies are divided by 1, and not by a number so large
-    that nothing is rotated."""
+    """Return the fraction of a head that is rotated: the frequencies that are divided by 1, and not by a number so
+    large that nothing is rotated."""
     factors = metadata.factors(FREQUENCIES)
     count = sum(factor == 1.0 for factor in factors)
     if any(factor != 1.0 for factor in factors[:count]) or any(factor < STILL for factor in factors[count:]):
@@ -63,7 +63,7 @@ def _in_part(metadata: Metadata) -> dict[str, Any]:
 
 
 def _scaling(metadata: Metadata, family: Family, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what scales frequencies: factors of single ones, or a method."""
+    """Return the scaling of frequencies: factors of single ones, or a method."""
     kind = metadata.get("rope.scaling.type")
     kind = "none" if kind is None else kind
     if not isinstance(kind, str):

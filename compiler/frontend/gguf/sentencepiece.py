@@ -21,16 +21,17 @@ from sscc.ir.errors import ErrorKind, InputError
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 MOST_CHARSMAP_BYTES = 1 << 21
-"""Published ones have a quarter of a million."""
+"""Maximum bytes of a table of characters. Published ones have a quarter of a million."""
 MOST_CHARSMAP_DEPTH = 64
-"""Bytes of the longest text that is replaced. Published ones have at most twenty."""
+"""Maximum bytes of a replaced text. Published ones have at most twenty."""
 MOST_SPLIT_CHARACTERS = 1 << 28
-"""In the halves of all tokens together, each of which is looked up. Published vocabularies have twenty million."""
-MOST_UNIGRAM_CHARACTERS = 1 << 21
-"""In all tokens of a Unigram vocabulary, which `tokenizers` keeps as a tree. Published ones have one and a half
+"""Maximum characters in the halves of all tokens, each of which is looked up. Published vocabularies have twenty
 million."""
+MOST_UNIGRAM_CHARACTERS = 1 << 21
+"""Maximum characters in all tokens of a Unigram vocabulary, which `tokenizers` keeps as a tree. Published ones have one
+and a half million."""
 _MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
-"""Types of the tokens that merges make. SentencePiece makes no control, unknown or byte tokens from text."""
+"""Types of the tokens that merges produce. SentencePiece makes no control, unknown or byte tokens from text."""
 
 Part = dict[str, Any]
 """A part of a tokenizer.json."""
@@ -166,7 +167,7 @@ def _charsmap(vocabulary: Vocabulary, table: np.ndarray[Any, np.dtype[Any]]) -> 
     data = table.tobytes()
     size = int.from_bytes(data[:4], "little")
     if len(data) < 8 or size % 4 or not 0 < size <= len(data) - 4:
-        raise bad(f"its trie has {size} bytes, the table {len(data)}")
+        raise bad(f"its trie has {size} bytes, but the table has {len(data)}")
     texts = data[4 + size :]
     try:
         texts.decode()
@@ -185,7 +186,7 @@ def _check_trie(units: np.ndarray[Any, Any], texts: bytes, bad: Callable[[str], 
     """
     count = len(units)
     if count % 256:
-        raise bad(f"its trie has {count} units, which are no whole blocks")
+        raise bad(f"its trie has {count} units, which is not a whole number of blocks")
     starts = np.ones(len(texts) + 1, bool)  # True where a character begins
     starts[:-1] = (np.frombuffer(texts, np.uint8) & 0xC0) != 0x80
     here, unit = np.arange(count), units.astype(np.int64)
@@ -195,7 +196,7 @@ def _check_trie(units: np.ndarray[Any, Any], texts: bytes, bad: Callable[[str], 
     reached, seen = origins[:1], np.zeros(count + 1, bool)
     for _ in range(MOST_CHARSMAP_DEPTH):
         if len(reached) and reached.max() >= count:
-            raise bad("its trie leads out of itself")
+            raise bad("its trie refers to units outside of it")
         reached = reached[~seen[reached]]
         if not len(reached):
             return
@@ -207,5 +208,5 @@ def _check_trie(units: np.ndarray[Any, Any], texts: bytes, bad: Callable[[str], 
         leaves = origins[children][(unit[children] & (1 << 8)) != 0]
         found = unit[leaves[leaves < count]] & 0x7FFFFFFF
         if len(found) and (found.max() >= len(starts) or not starts[found].all()):
-            raise bad("its trie leads to no text")
+            raise bad("a leaf of its trie does not refer to the start of a text")
     raise bad(f"its trie is deeper than {MOST_CHARSMAP_DEPTH}")

@@ -1,7 +1,7 @@
 """The files of a Hugging Face tokenizer, made of a GGUF file's metadata.
 
 The files are tokenizer.json, those that name special tokens and the tokens that end an answer, and the chat template.
-A pre-tokenizer that is not known is refused: with a wrong one a model still answers, only worse.
+An unknown pre-tokenizer is refused: with a wrong one a model would still answer, only worse.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sscc.runtime.session.generation_config import GENERATION_FILE
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
 MOST_TEMPLATE_CHARACTERS = 1 << 20
-"""Of a chat template. Published ones have some ten thousand."""
+"""Maximum characters of a chat template. Published ones have about ten thousand."""
 _NAMED_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""Those that a tokenizer's configuration names, "bos" as `bos_token`."""
+"""Roles that a tokenizer's configuration names, "bos" as `bos_token`."""
 
 
 SAMPLING = "general.sampling."
@@ -34,11 +34,11 @@ _SAMPLED = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-"""Keys below `SAMPLING`, by which llama.cpp samples where nobody says."""
+"""Keys below `SAMPLING`, llama.cpp's default sampling parameters."""
 
 
 class GgufTokenizerWarnings(ErrorKind):
-    SAMPLING = SsccWarning, "{path}: metadata {key} is not followed"
+    SAMPLING = SsccWarning, "{path}: metadata {key} is not supported"
 
 
 class GgufTokenizerErrors(ErrorKind):
@@ -46,13 +46,13 @@ class GgufTokenizerErrors(ErrorKind):
 
 
 def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
-    """Return the files of the tokenizer by name; none where the file has no vocabulary.
+    """Return the files of the tokenizer by name; none if the file has no vocabulary.
 
     Only the default chat template is kept, since the runtime renders no other.
 
     Raises:
-        UnsupportedError: a kind of tokenizer or a pre-tokenizer that is not known, or scores that rank nothing.
-        InputError: metadata that do not hold together.
+        UnsupportedError: an unknown kind of tokenizer or pre-tokenizer, or scores that define no order.
+        InputError: inconsistent metadata.
     """
     check_kind(header)
     vocabulary = read_vocabulary(header)
@@ -95,7 +95,7 @@ def _sampling(metadata: Metadata) -> dict[str, Any]:
             warn(GgufTokenizerWarnings.SAMPLING(path=metadata.path, key=key))
         else:
             number = metadata.number(key)
-            stated[name] = int(number) if name == "top_k" else float(f"{number:.7g}")  # as it was before it was an f32
+            stated[name] = int(number) if name == "top_k" else float(f"{number:.7g}")  # undoes the rounding to f32
     return stated | ({"do_sample": True} if stated else {})
 
 
@@ -166,8 +166,8 @@ def _post_processor(vocabulary: Vocabulary, parts: KindParts) -> Part | None:
 def _adds(vocabulary: Vocabulary, parts: KindParts, role: str, stands_in: str = "") -> bool:
     """Return True if the tokenizer adds the token of `role`, or the one that stands in for it.
 
-    A default counts only where the vocabulary has such a token: by llama.cpp's default everything that is split like
-    Llama 3's texts begins with a BOS, and Falcon 3 has none.
+    A default counts only if the vocabulary has such a token: llama.cpp's default lets all texts with Llama 3's
+    splitting begin with a BOS, but Falcon 3 has none.
     """
     flag, token = f"tokenizer.ggml.add_{role}_token", stands_in or role
     adds = vocabulary.metadata.flag(flag, parts.adds.get(role, False))

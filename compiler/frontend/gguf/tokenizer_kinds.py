@@ -41,21 +41,21 @@ PRE = "tokenizer.ggml.pre"
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 LOWERCASE, STRIP_ACCENTS = "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents"
 _MOST_WORD_CHARACTERS = 100
-"""Of a word that WordPiece cuts in pieces, as in BERT; a longer one is unknown."""
+"""Maximum characters of a word that WordPiece cuts into pieces, as in BERT; a longer word is unknown."""
 _PHI3_WITHOUT_RSTRIP = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 _LSTRIP_ARCHITECTURES = ("nomic-bert-moe", "jina-bert-v3")
 
 
 class GgufKindErrors(ErrorKind):
-    """Kinds of tokenizers that are not read."""
+    """Unsupported kinds of tokenizers."""
 
     KIND = UnsupportedError, "{path}: its tokenizer is of kind {kind!r}, which is not supported; supported are {known}"
     NO_PRE_TOKENIZER = (
         UnsupportedError,
-        "{path}: metadata {key} is missing, so how its tokenizer splits a text is not known: convert the model again "
+        "{path}: metadata {key} is missing, so it is unknown how its tokenizer splits a text: convert the model again "
         "with a llama.cpp of May 2024 or later",
     )
-    PRE_TOKENIZER = UnsupportedError, "{path}: its tokenizer splits a text as {name!r} does, which is not known"
+    PRE_TOKENIZER = UnsupportedError, "{path}: its tokenizer splits a text as {name!r} does, which is not supported"
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class KindParts:
     """The parts of a tokenizer.json that depend on the kind of a vocabulary.
 
     Attributes:
-        texts: of the tokens, as the model spells them.
+        texts: texts of the tokens, as the model spells them.
         adds: defaults of `add_bos_token`, `add_eos_token` and `add_sep_token`, by role.
-        always_adds_bos: `add_bos_token` is true whatever the file says.
+        always_adds_bos: True if `add_bos_token` is true whatever the file states.
         first: role of the token that begins a text.
-        separates: `sep` ends a text, too, and not only the first one of a pair.
-        lstrip, rstrip: texts of the added tokens that take the spaces before or after them with them.
+        separates: True if `sep` also ends a text, and not only the first one of a pair.
+        lstrip, rstrip: texts of the added tokens that absorb the spaces before or after them.
     """
 
     texts: Sequence[str]
@@ -92,11 +92,11 @@ def check_kind(header: GgufHeader) -> None:
 
 
 def kind_parts(vocabulary: Vocabulary) -> KindParts:
-    """Return the parts that the kind of a vocabulary decides. It must be a supported one (`check_kind`).
+    """Return the parts that depend on the kind of a vocabulary. It must be a supported one (`check_kind`).
 
     Raises:
-        UnsupportedError: a pre-tokenizer that is not known, or scores that rank nothing.
-        InputError: merges, scores or other metadata that do not hold together.
+        UnsupportedError: an unknown pre-tokenizer, or scores that define no order.
+        InputError: inconsistent merges, scores or other metadata.
     """
     return _KINDS[vocabulary.kind](vocabulary)
 
@@ -106,7 +106,7 @@ def kind_parts(vocabulary: Vocabulary) -> KindParts:
 
 def _with_merges(vocabulary: Vocabulary) -> KindParts:
     pre_tokenizer = _pre_tokenizer(vocabulary)
-    vocabulary.metadata.flag(SPACE_PREFIX, False)  # means nothing here, as in llama.cpp
+    vocabulary.metadata.flag(SPACE_PREFIX, False)  # has no effect here, as in llama.cpp
     steps: list[Part] = [_split(pre_tokenizer.removed, "Removed")] if pre_tokenizer.removed else []
     steps += [_split(expression, "Isolated") for expression in pre_tokenizer.splits]
     written: Part = {"type": "Fuse"}
@@ -131,11 +131,11 @@ def _with_merges(vocabulary: Vocabulary) -> KindParts:
 def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     """Return the pre-tokenizer that a file names.
 
-    A file that names none is refused, although llama.cpp takes `default` for it: that is wrong for most models, as
+    A file that names none is refused, although llama.cpp uses `default` for it: that is wrong for most models, as
     llama.cpp itself warns.
     """
     name = vocabulary.metadata.text(PRE) or DEFAULT_NAMES.get(vocabulary.architecture, "")
-    name = vocabulary.kind if vocabulary.kind != "gpt2" else name  # gemma4 and whitespace have one of their own
+    name = vocabulary.kind if vocabulary.kind != "gpt2" else name  # gemma4 and whitespace have their own pre-tokenizers
     if not name:
         raise GgufKindErrors.NO_PRE_TOKENIZER(path=vocabulary.path, key=PRE)
     if name not in PRE_TOKENIZERS:
@@ -145,7 +145,7 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
 
 def _text_normalizer(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> Part | None:
     steps: list[Part] = [{"type": "NFC"}] if pre_tokenizer.nfc else []
-    if vocabulary.metadata.flag(LOWERCASE, False):  # the converter writes it for every tokenizer that does so
+    if vocabulary.metadata.flag(LOWERCASE, False):  # the converter writes it for every lowercasing tokenizer
         steps.append({"type": "Lowercase"})
     if pre_tokenizer.escapes_spaces:
         steps.append(spaces())
@@ -169,8 +169,8 @@ def _bpe(vocabulary: Vocabulary, merges: Merges, *, of_text: bool, ignore_merges
     """Return a BPE model.
 
     Args:
-        of_text: tokens are text, not bytes in GPT-2's alphabet. Characters without a token fall back to byte tokens,
-            or to the unknown one.
+        of_text: True if tokens are text, not bytes in GPT-2's alphabet. Characters without a token fall back to byte
+            tokens, or to the unknown one.
     """
     unknown = vocabulary.roles.get("unk") if of_text else None
     return {
@@ -257,9 +257,10 @@ def _word_piece(vocabulary: Vocabulary) -> KindParts:
 
 
 def _word_piece_texts(vocabulary: Vocabulary) -> list[str]:
-    """Return the tokens as BERT spells them: a file marks those that begin a word with U+2581, BERT others with `##`.
+    """Return the tokens as BERT spells them: a file marks tokens that begin a word with U+2581, BERT marks the others
+    with `##`.
 
-    Control tokens are spelled alike in both. Converters before 2025 leave all that is in brackets as it is.
+    Control tokens have the same spelling in both. Converters before 2025 leave everything in brackets unchanged.
     """
 
     def spelled(token: int) -> str:

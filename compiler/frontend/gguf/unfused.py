@@ -1,4 +1,4 @@
-"""Tensors that a converter may have joined, taken apart: queries, keys and values, and the gates of experts."""
+"""Splitting of tensors that a converter may have joined: queries, keys and values, and the gates of experts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ FUSED = re.compile(r"blk\.(\d+)\.(attn_qkv|ffn_gate_up_exps)\.(weight|bias)")
 PARTS = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
 
 GATED_QUERIES = "gated queries"
-"""Of `Family.extra`: a query projection has a gate for each number, and layers without attention an `attn_qkv` too."""
+"""Value of `Family.extra`: a query projection has a gate for each number, and layers without attention have an
+`attn_qkv` too."""
 
 
 class GgufFusedErrors(ErrorKind):
-    """Joined tensors that cannot be taken apart."""
+    """Joined tensors that cannot be split."""
 
     ROWS = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into rows as {parts}"
-    TWICE = InputError, "{path} holds tensor {tensor!r} and {part!r}, which is a part of it"
+    TWICE = InputError, "{path} holds both the tensor {tensor!r} and its part {part!r}"
 
 
 def unfused(header: GgufHeader, family: Family) -> GgufHeader:
-    """Return a header with the tensors that the family has apart. They are rows of those in the file, and not copied.
+    """Return a header in which tensors are split as the family has them. The parts are rows of the stored tensors, not
+    copies.
 
     Raises:
-        InputError: rows that do not divide, or a tensor that is there both ways.
+        InputError: rows that cannot be divided, or a tensor that is present both ways.
     """
     tensors: dict[str, StoredTensor] = {}
     whole = {*family.tensors, *(part.rpartition(".")[0] for parts in family.joined.values() for part in parts)}

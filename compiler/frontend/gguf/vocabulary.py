@@ -23,11 +23,11 @@ MODEL, TOKENS, TYPES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokeniz
 SCORES, MERGES = "tokenizer.ggml.scores", "tokenizer.ggml.merges"
 NO_VOCABULARY = ("none", "no_vocab")
 MOST_CHARACTERS = 1 << 23
-"""In all tokens together. The largest published vocabularies have two million."""
+"""Maximum characters in all tokens together. The largest published vocabularies have two million."""
 MOST_TOKEN_CHARACTERS = 1024
 MOST_ADDED_CHARACTERS = 1 << 20
-"""In the control, unknown and user-defined tokens together, for which every text is searched. Thousands of tokens for
-pictures have less."""
+"""Maximum characters in the control, unknown and user-defined tokens together, for which every text is searched.
+Thousands of image tokens have fewer."""
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -36,7 +36,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "eot": ("tokenizer.ggml.eot_token_id",),
     "eom": ("tokenizer.ggml.eom_token_id",),
     "unk": ("tokenizer.ggml.unknown_token_id",),
-    # ggml's docs/gguf.md spells it right, llama.cpp does not.
+    # ggml's docs/gguf.md has the correct spelling, llama.cpp the other one.
     "sep": ("tokenizer.ggml.seperator_token_id", "tokenizer.ggml.separator_token_id"),
     "pad": ("tokenizer.ggml.padding_token_id",),
     "cls": ("tokenizer.ggml.cls_token_id",),
@@ -52,52 +52,52 @@ DEFAULT_ROLES: Mapping[str, Mapping[str, int]] = {
     "bert": {"cls": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
-"""Tokens, by the kind of vocabulary, that have a role where the file names none. llama.cpp also takes token 11 for the
-BOS and EOS of every `gpt2`: those are Falcon's, whose files name them."""
+"""Default tokens of roles that a file does not name, by the kind of vocabulary. llama.cpp also uses token 11 as the BOS
+and EOS of every `gpt2`: those are Falcon's, whose files name them."""
 
 END_TEXTS = frozenset(
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
     "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> "
     "<\uff5cend\u2581of\u2581sentence\uff5c> [e~[".split()
 )
-"""Tokens that end an answer by their text, whatever a file says of them."""
+"""Texts of tokens that end an answer, whatever the file states about them."""
 FILL_IN_TEXTS: Mapping[str, tuple[str, ...]] = {
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Tokens between pieces of code, which end an answer, too, by their text where a file does not name them."""
+"""Texts of fill-in-the-middle tokens, which also end an answer if the file does not name them."""
 _MESSAGE_END, _ANSWER_ENDS, _CALL_ENDS = "<|end|>", {"<|return|>", "<|flush|>"}, {"<|call|>", "<|calls|>"}
-"""The first one ends a message and not an answer where there are others of both sets."""
+"""`<|end|>` ends a message but not an answer if the vocabulary has tokens of both other sets."""
 _STRUCK = "</s>"
-"""An HTML tag: the only one of these texts that a model may well write in an answer."""
+"""An HTML tag, the only one of these texts that a model may well write in an answer."""
 _BARS = (("<|", "|>"), ("<\uff5c", "\uff5c>"))
-"""Start and end of the text of tokens that no text contains by chance."""
+"""Start and end of token texts that ordinary text does not contain."""
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
 
 Merges = list[str] | list[tuple[str, str]]
-"""Of a tokenizer.json: two tokens with a space between them, or pairs."""
+"""Merges of a tokenizer.json: two tokens with a space between them, or pairs."""
 
 
 class GgufVocabularyErrors(ErrorKind):
-    """Metadata of a tokenizer that do not hold together."""
+    """Inconsistent metadata of a tokenizer."""
 
     MISSING = InputError, "{path}: its tokenizer lacks metadata {key}"
     VALUE = InputError, "{path}: metadata {key} is {found}, it must be {expected}"
-    COUNT = InputError, "{path}: metadata {key} has {count} entries, and there are {tokens} tokens"
+    COUNT = InputError, "{path}: metadata {key} has {count} entries, but there are {tokens} tokens"
     NO_TOKENS = InputError, "{path}: its tokenizer has no tokens"
     TOO_LONG = InputError, "{path}: {what} has {count} characters, it may have at most {most}"
     TWICE = InputError, "{path}: the tokens {first} and {second} are both {text!r}"
     TOKEN_TYPE = InputError, "{path}: token {token} has type {type}, types are 0 .. 6"
-    BYTE_TOKEN = InputError, "{path}: token {token} is a byte, and its text is {text!r} instead of <0x00> .. <0xFF>"
+    BYTE_TOKEN = InputError, "{path}: token {token} is a byte, but its text is {text!r} instead of <0x00> .. <0xFF>"
     BYTES = InputError, "{path}: its tokenizer has tokens for {count} of the 256 bytes"
     SCORE = InputError, "{path}: token {token} has the score {score}"
     ID = InputError, "{path}: metadata {key} is {token}, the tokens are 0 .. {last}"
     MERGE = InputError, "{path}: merge {number} is {merge!r}, it must be two tokens that make a third one"
     UNRANKED = (
         UnsupportedError,
-        "{path}: {count} of {tokens} tokens have the score {score}, so the order in which they are merged is not known",
+        "{path}: {count} of {tokens} tokens have the score {score}, so the order of merges is unknown",
     )
 
 
@@ -248,9 +248,10 @@ class Vocabulary:
         return merges
 
     def end_tokens(self) -> tuple[int, ...]:
-        """Return the tokens that end an answer: those of the roles EOS, EOT and EOM, and others by their text.
+        """Return the tokens that end an answer: those with the roles EOS, EOT and EOM, and others by their text.
 
-        Unlike in llama.cpp, a `</s>` that is no control token is none: Qwen, Gemma and others write HTML with it.
+        Unlike in llama.cpp, a `</s>` that is not a control token does not count: Qwen, Gemma and others write HTML with
+        it.
         """
         tokens, ids = self.tokens, self.ids
         ends = {self.roles[role] for role in ("eos", "eot", "eom") if role in self.roles}
@@ -283,14 +284,14 @@ class Vocabulary:
         return added
 
     def _unmistakable(self) -> list[int]:
-        """Return the tokens that are no text, whatever their type is: those that the file names as BOS or as an end,
-        and ends between bars. Others, such as `</s>`, may well be text."""
+        """Return the tokens that are never text, whatever their type: those that the file names as BOS or as an end,
+        and ends between bars. Others, such as `</s>`, may be text."""
         named = [self.roles[role] for role in ("bos", "eos", "eot", "eom") if ROLES[role][0] in self.metadata]
         barred = [text for text in END_TEXTS if any(text.startswith(a) and text.endswith(b) for a, b in _BARS)]
         return [*named, *(self.ids[text] for text in barred if text in self.ids)]
 
     def is_padding(self, token: int) -> bool:
-        """Return True if a token only stands for a row of the model that has no token: llama.cpp's converter calls them
+        """Return True if a token only fills a row of the model that has no token. llama.cpp's converter calls them
         `[PAD<number>]`, and gives them a type that depends on its version."""
         match = _PADDING.fullmatch(self.tokens[token]) if self.types[token] != TokenType.NORMAL else None
         return match is not None and token not in self.roles.values()
@@ -306,10 +307,10 @@ def _halves(merge: str) -> tuple[str, str]:
 
 
 def read_vocabulary(header: GgufHeader) -> Vocabulary | None:
-    """Return the vocabulary of a file; None where it has none.
+    """Return the vocabulary of a file; None if it has none.
 
     Raises:
-        InputError: its metadata do not hold together.
+        InputError: inconsistent metadata.
     """
     metadata = Metadata(header)
     kind = metadata.text(MODEL)

@@ -1,4 +1,4 @@
-"""The weights of a GGUF file under transformers' names, as numbers or as the codes that are stored."""
+"""The weights of a GGUF file under transformers' names, as numbers or as stored codes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _T = TypeVar("_T")
 _COMPUTED = (Layout.LESS_ONE, Layout.LOG)
 """Layouts of parameters whose numbers are computed from the stored ones."""
 MOST_STACKED = 64
-"""Parameters of a list that are one tensor."""
+"""Maximum number of parameters of a list that are stored as one tensor."""
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 class GgufWeightErrors(ErrorKind):
     """Tensors of GGUF files that cannot be the parameters of a model."""
 
-    TYPE = UnsupportedError, "{path}: tensor {tensor!r} is stored as {type}, which is not read"
-    NO_PLACE = UnsupportedError, "{path}: {count} tensors have no place in a {model_type}: {names}"
+    TYPE = UnsupportedError, "{path}: tensor {tensor!r} is stored as {type}, which is not supported"
+    NO_PLACE = UnsupportedError, "{path}: {count} tensors are not part of a {model_type}: {names}"
     PART_MISSING = InputError, "{path} lacks tensor {tensor!r}, a part of {parameter!r}"
     NOT_JOINED = InputError, (
         "{path}: tensor {tensor!r} of shape {shape} cannot be joined with {other!r} of shape {other_shape}"
@@ -52,7 +52,7 @@ class GgufWeightErrors(ErrorKind):
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
     RESHAPED = InputError, "{path}: tensor {tensor!r} of shape {shape} does not have the numbers of shape {other_shape}"
     NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
-    SCALES = InputError, "{path}: tensor {tensor!r} has shape {shape}, {other!r} asks for {count} numbers"
+    SCALES = InputError, "{path}: tensor {tensor!r} has shape {shape}, but {other!r} requires {count} numbers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
 
 
@@ -62,12 +62,12 @@ class GgufWeightWarnings(ErrorKind):
 
 @dataclass(frozen=True)
 class _Parameter:
-    """The stored tensors that a parameter is made of, and their layout.
+    """The stored tensors of a parameter, and their layout.
 
     Attributes:
-        place: which one of a stack it is.
-        shape: as `Family.shapes` has it; () for the stored one.
-        tiled: the axis along which value heads are in tiles; None where none is.
+        place: index within a stack.
+        shape: shape from `Family.shapes`; () for the stored one.
+        tiled: axis along which value heads are in tiles; None if none is.
     """
 
     parts: tuple[StoredTensor, ...]
@@ -304,7 +304,7 @@ class GgufSource(TensorSource):
         if len(shape) == 3 and len(parameter.parts[0].shape) == 3 and not parameter.shape:
             turned = parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED)
             out = np.empty((shape[0], shape[2], shape[1]) if turned else shape, np.float32)
-            for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
+            for expert in range(shape[0]):  # one at a time: all of them may not fit in memory twice
                 matrices = [self._numbers(part, expert) for part in parameter.parts]
                 if parameter.layout is Layout.INTERLEAVED:
                     for number, matrix in enumerate(matrices):
@@ -429,7 +429,7 @@ class GgufSource(TensorSource):
     def _check_finite(self, tensor: StoredTensor, parts: Parts) -> None:
         """Raise InputError where a scale or a minimum of parts [.., bytes] is no finite number."""
         held = _format(tensor)
-        assert held is not None  # whoever asks for parts knows that there is a format
+        assert held is not None  # callers ask for parts only if there is a format
         raw = {
             part.name: np.ascontiguousarray(parts[part.name]).view(np.uint8).reshape(
                 -1, parts[part.name].shape[-1] // part.bytes, part.bytes
@@ -452,11 +452,11 @@ class GgufSource(TensorSource):
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Value heads in tiles: stored are the first ones of all key heads, then the second ones, and so on.
+    """Value heads in tiles: the first ones of all key heads are stored first, then the second ones, and so on.
 
     Attributes:
-        before: the rows of queries and keys, which lie in front of those of the values in a tensor of all three.
-        width: the numbers of a value head.
+        before: rows of queries and keys, in front of those of the values in a tensor of all three.
+        width: numbers of a value head.
     """
 
     key_heads: int
@@ -487,7 +487,7 @@ class _Tiles:
 
 
 def _of_tensor(table: Mapping[str, _T], pattern: str) -> _T | None:
-    """Return what a table of a family has for a tensor, under its whole name or that without its last part."""
+    """Return the entry of a family's table for a tensor, by its whole name or by the name without its last part."""
     return table.get(pattern, table.get(pattern.rpartition(".")[0]))
 
 
@@ -516,8 +516,8 @@ def _is_read(kind: GGMLQuantizationType) -> bool:
 
 
 def _scales_of_tensors(header: GgufHeader) -> dict[str, str]:
-    """Return the tensor that holds the scale of a whole tensor of NVFP4, one number or one per matrix, by the name of
-    the latter. Raises InputError where it has another shape."""
+    """Return the tensor with the global scale of each NVFP4 tensor, one number or one per matrix, by the name of the
+    NVFP4 tensor. Raises InputError if it has another shape."""
     scales = {}
     for name, tensor in header.tensors.items():
         scale = f"{name.removesuffix('.weight')}.scale"
@@ -533,7 +533,7 @@ def _scales_of_tensors(header: GgufHeader) -> dict[str, str]:
 
 
 def _is_scale_of_activations(name: str, stored: Mapping[str, StoredTensor]) -> bool:
-    """Return True for a number by which activations are divided before they are rounded, which is not done here."""
+    """Return True for a scale by which activations are divided before rounding; activations are not rounded here."""
     weight = stored.get(f"{name.removesuffix('.input_scale')}.weight")
     return name.endswith(".input_scale") and weight is not None and weight.type is GGMLQuantizationType.NVFP4
 

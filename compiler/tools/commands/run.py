@@ -209,7 +209,6 @@ def _generate(
     prompt, draft_seconds = _shortened(given, session, tokenizer, draft, execution, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
-    tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
     start = time.perf_counter()
     with prompt_bar(len(prompt)) as seen:
@@ -217,12 +216,11 @@ def _generate(
         begin = list(itertools.islice(made, 1))
     first = time.perf_counter()
     for token in itertools.chain(begin, made):
-        tokens.append(token)
         stream.push(token)
     end = time.perf_counter()
     stream.finish()
 
-    finish = "eos" if tokens[-1] in eos else "length"
+    tokens, finish = made.tokens, made.finish or "length"
     text = stream.text if tokenizer is not None else None
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
     kept, ranks = session.kept(0), artifact.program.ranks

@@ -1,8 +1,8 @@
-"""Facts about an artifact that can be read off its schedule, and what the timing model says about it.
+"""Facts about an artifact from its schedule, and times from the timing model.
 
-Traffic counts what the launches of a decode step move; the floor is what a step must move in any case: every weight
-that it touches once, and every row of the caches once. Tiers work side by side, so the least time is that of the tier
-that needs longest for its part.
+Traffic counts the bytes that the launches of a decode step move; the floor is the minimum of a step: every weight that
+it uses once, and every row of the caches once. Tiers work concurrently, so the minimum time is that of the tier that
+needs longest for its part.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ DECODE, PREFILL = "decode", "prefill"
 
 
 class InspectionErrors(ErrorKind):
-    CONTEXT = UsageError, "a context of {tokens} tokens does not fit: the program takes 1 to {max_context} tokens"
-    PROMPT = UsageError, "a prompt of {tokens} tokens does not fit: the program takes 1 to {max_context} tokens"
-    NO_EXCHANGE = InternalError, "a rank that stands for one of several exchanges nothing"
+    CONTEXT = UsageError, "a context of {tokens} tokens does not fit: the program accepts 1 to {max_context} tokens"
+    PROMPT = UsageError, "a prompt of {tokens} tokens does not fit: the program accepts 1 to {max_context} tokens"
+    NO_EXCHANGE = InternalError, "a placeholder for one of several ranks cannot exchange anything"
 
 
 @dataclass(frozen=True)
 class TimingReport:
-    """One call of an entry by the timing model.
+    """One call of an entry according to the timing model.
 
     Attributes:
-        launches: kernel launches. overhead_seconds: their launch and boundary cost, a part of `seconds`.
+        launches: number of kernel launches.
+        overhead_seconds: their launch and boundary cost, a part of `seconds`.
         nbytes, bandwidth: bytes, and bytes/s over the whole call, per tier.
-        roofline_fraction: share of main memory's roofline.
-        kernels: the most expensive first.
-        assumptions: what the times rest on.
+        roofline_fraction: fraction of main memory's roofline.
+        kernels: kernels, the most expensive first.
+        assumptions: assumptions of the times.
     """
 
     seconds: float
@@ -66,8 +67,8 @@ class TimingReport:
 
 @dataclass(frozen=True)
 class LevelReport:
-    """What a program takes of a level of memory, and what all sockets have: bytes. On the chip it takes the
-    high-water mark of its buffers."""
+    """Use and capacity of a level of memory, in bytes on all sockets. On the chip, the use is the high-water mark of
+    buffers."""
 
     nbytes: int
     capacity_bytes: int
@@ -75,38 +76,44 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `sscc inspect` prints. Bytes, capacities and units are those of a rank, on all sockets of it; tiers are in
-    the target's order.
+    """The contents of `sscc inspect`. Bytes, capacities and units are those of one rank, on all of its sockets; tiers
+    are in the target's order.
 
     Attributes:
-        target, model: what it was compiled for, and the architecture's name.
-        machine, sockets: the machine that times and bounds are for, and how many sockets a rank has of it.
-        ranks: how many run the program together.
+        target: target for which the program was compiled.
+        model: name of the architecture.
+        machine: machine of the times and bounds.
+        sockets: number of its sockets per rank.
+        ranks: number of ranks that run the program together.
         signature: the cache's geometry and the sizes of the program.
-        kernels: distinct kernels. stages: over all of them.
-        steps: steps by kind, over all bodies.
+        kernels: number of distinct kernels.
+        stages: number of their stages.
+        steps: numbers of steps by kind, over all bodies.
         launches_per_token: kernel launches of one decode step.
-        prefill_launches: launches in prefill's body, loops entered once.
-        looping: what became of each run of equal layers.
-        state_bytes: tensors that persist between calls, inputs and outputs among them.
-        temporary_bytes: the region that temporaries share.
+        prefill_launches: launches in prefill's body, with loops entered once.
+        looping: outcome of looping each run of equal layers.
+        state_bytes: tensors that persist between calls, inputs and outputs included.
+        temporary_bytes: region that temporaries share.
         weight_bytes: weights and constants.
-        experts: what a decode step reads of layers that choose among experts, by their sizes.
-        kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
-        held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
-        decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks", "resident rows") and
-            tier.
-        levels: of memory, by tier.
-        decode_traffic_bytes: moved by one decode step of all slots, on the chip left out.
-        decode_floor_bytes: weights and caches, once. decode_floor_tiers: the same by the tier that they lie in.
-        decode_floor_seconds: the least time of a decode step, by bandwidth alone: a bound, not a model.
-        full_cache_floor_seconds: the same with uncompressed caches of max_context rows, which take the room that the
-            program leaves in main memory, and beyond it farther ones; None where the target does not hold them.
-        full_cache_tiers: bytes of such caches, by the tier that has room for them.
-        context: tokens that each slot holds in `decode`. prompt: tokens of `prefill`, 0 if it was not asked for.
-        slot_message_bytes: of the message in which a slot goes to another process after a prompt of `context` tokens,
-            with what all ranks have of it; full_slot_bytes: of an uncompressed cache of that prompt, likewise.
-        tokens_per_second: of all slots together.
+        experts: experts that a decode step reads, by the sizes of their layers.
+        kv_bytes, full_kv_bytes: bytes of one sequence that a decode step reads, and without compression at max_context.
+        held_kv_bytes: K and V of one sequence in memory, including its whole prompt if the selected rows are indexed.
+        decode_row_bytes: bytes of the caches that a step moves, by part ("cache", "store", "landmarks", "resident
+            rows") and tier.
+        levels: memory levels by tier.
+        decode_traffic_bytes: bytes moved by one decode step of all slots, without on-chip traffic.
+        decode_floor_bytes: weights and caches, once.
+        decode_floor_tiers: the same by tier.
+        decode_floor_seconds: minimum time of a decode step by bandwidth alone: a bound, not a model.
+        full_cache_floor_seconds: the same with uncompressed caches of max_context rows, which take the space that the
+            program leaves in main memory, then farther ones; None if the target cannot hold them.
+        full_cache_tiers: bytes of such caches, by tier.
+        context: tokens in each slot for `decode`.
+        prompt: tokens of `prefill`, 0 if it was not requested.
+        slot_message_bytes: size of the message that transfers a slot to another process after a prompt of `context`
+            tokens, with the parts of all ranks.
+        full_slot_bytes: the same for an uncompressed cache of that prompt.
+        tokens_per_second: tokens/s of all slots together.
     """
 
     target: str
@@ -157,16 +164,16 @@ def inspect_artifact(
     prompt: int | None = None,
     staying: float = 0.0,
 ) -> Inspection:
-    """Reads everything off the manifest and the schedule, and times the entries.
+    """Collect facts from the manifest and the schedule, and time the entries.
 
     Args:
-        target: to time on; the one that it was compiled for if None.
+        target: target of the times; None for the one of the compilation.
         context: tokens in each slot of the decode step, prompt and new ones; max_context if None.
-        prompt: tokens of a prefill to time as well.
-        staying: of the rows that each step chooses, the share that stays near (`time_entry`).
+        prompt: tokens of an additional timed prefill.
+        staying: fraction of the rows selected by each step that stays near (`time_entry`).
 
     Raises:
-        UsageError: a context or prompt that the program does not take.
+        UsageError: a context or prompt that the program does not accept.
     """
     target = artifact.target if target is None else target
     decode = time_decode(artifact, target, context, staying=staying)
@@ -177,7 +184,7 @@ def inspect_artifact(
 def inspection_of(
     artifact: Artifact, timing: Timing, prefill: Timing | None, context: int | None = None, prompt: int | None = None
 ) -> Inspection:
-    """The same of what has been timed already, on the machine of one rank: a decode step of `context` tokens in each
+    """Return the inspection for given timings on the machine of one rank: a decode step of `context` tokens in each
     slot (max_context if None), and a prefill of `prompt` tokens."""
     program, signature, target = artifact.program, artifact.signature, timing.target
     geometry = signature.geometry
@@ -231,7 +238,7 @@ def inspection_of(
 
 @dataclass
 class _Rank:
-    """One of so many, that exchanges nothing."""
+    """One of several ranks, without communication."""
 
     rank: int
     ranks: int
@@ -247,7 +254,8 @@ class _Rank:
 
 
 def slot_message_bytes(artifact: Artifact, length: int) -> int:
-    """Bytes of the message of a slot after a prompt of so many tokens, by the shapes of the program's states alone."""
+    """Return the size of the message of a slot after a prompt of `length` tokens, from the shapes of the program's
+    states alone."""
     program, states = artifact.program, states_of(artifact.signature)
 
     def shaped(name: str) -> HostTensor:
@@ -255,7 +263,7 @@ def slot_message_bytes(artifact: Artifact, length: int) -> int:
         return HostTensor(np.broadcast_to(np.zeros((), NUMPY_DTYPES[states[name].dtype]), states[name].shape))
 
     rows = KeptRows(artifact.signature, shaped, _Rank(0, program.ranks))
-    digests = ProgramIdentity("0" * 64, "0" * 64)  # any are as long
+    digests = ProgramIdentity("0" * 64, "0" * 64)  # all digests have the same length
     slots = SlotFormat(artifact.signature, digests, rows.layout, remembers=program.ranks == 1)
     return slots.nbytes(length)
 
@@ -270,8 +278,8 @@ def time_decode(
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
-    """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt. The
-    ranks of a program share the sockets of `target`."""
+    """Return the timing of a decode step of all slots, each of which holds `context` tokens (max_context if None),
+    nearly all from its prompt. The ranks of a program share the sockets of `target`."""
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens(InspectionErrors.CONTEXT, tokens, geometry.max_context)
@@ -287,7 +295,7 @@ def time_decode(
 
 
 def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:
-    """The prefill of one prompt of `prompt` tokens, in one call."""
+    """Return the timing of a prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens(InspectionErrors.PROMPT, prompt, signature.geometry.max_context)
     rank = target.of_rank(artifact.program.ranks)
@@ -300,7 +308,7 @@ def _check_tokens(kind: InspectionErrors, tokens: int, limit: int) -> None:
 
 
 def report(timing: Timing) -> TimingReport:
-    """A timing in plain numbers."""
+    """Return a timing as plain numbers."""
     return TimingReport(
         seconds=timing.seconds,
         launches=len(timing.launches),
@@ -318,13 +326,13 @@ def _pipelines(program: Program) -> Iterator[Pipeline]:
 
 
 def on_chip_bytes(program: Program) -> int:
-    """High-water mark of the on-chip memory: the end of the last buffer of any pipeline."""
+    """Return the high-water mark of on-chip memory: the end of the last buffer of any pipeline."""
     buffers = (buffer for pipeline in _pipelines(program) for buffer in pipeline.buffers if buffer.on_chip)
     return max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
 
 
 def placed_bytes(program: Program, target: Target) -> dict[str, int]:
-    """What a program takes of each memory: its arena, and the weights and constants behind it."""
+    """Return the bytes of a program in each memory: its arena, and the weights and constants behind it."""
     stored = sum(tensor.nbytes for tensor in program.tensors if tensor.role in ("weight", "constant"))
     far: dict[str, int] = {
         level.name: sum(tensor.nbytes for tensor in program.tensors if tensor.tier == level.name)
@@ -334,18 +342,18 @@ def placed_bytes(program: Program, target: Target) -> dict[str, int]:
 
 
 def decode_floor(artifact: Artifact, timing: Timing) -> dict[str, int]:
-    """Bytes of weights, constants and states that a decode step touches, each counted once, per tier."""
+    """Return the bytes of weights, constants and states that a decode step uses, each counted once, per tier."""
     kept = artifact.signature.state_parts
     return _once(artifact.program, timing, lambda tensor: _is_stored(tensor) or tensor.name in kept)
 
 
 def stored_bytes(program: Program, timing: Timing) -> dict[str, int]:
-    """The part of `decode_floor` that is weights and constants."""
+    """Return the part of `decode_floor` that is weights and constants."""
     return _once(program, timing, _is_stored)
 
 
 def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) -> dict[str, int]:
-    """Per tier, what a call moves of the tensors that count, none beyond its size."""
+    """Return, per tier, the bytes that a call moves of the tensors that count, each limited to its size."""
     moved = {str(level.name): 0 for level in timing.target.memories}
     for tensor in filter(counts, program.tensors):
         moved[tensor.tier] += min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
@@ -353,7 +361,7 @@ def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) ->
 
 
 def _row_bytes(artifact: Artifact, timing: Timing) -> dict[str, dict[str, int]]:
-    """The bytes of states that a call moves, by part and tier."""
+    """Return the bytes of states that a call moves, by part and tier."""
     moved: dict[str, dict[str, int]] = {}
     parts = artifact.signature.state_parts
     for tensor in (tensor for tensor in artifact.program.tensors if tensor.name in parts):
@@ -368,12 +376,12 @@ def _is_stored(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _FullCaches:
-    """A decode step of the same program over uncompressed caches of max_context rows, as far as bandwidth goes.
+    """A decode step of the same program with uncompressed caches of max_context rows, by bandwidth alone.
 
     Attributes:
-        seconds: None where the target does not hold such caches.
-        nbytes: of the caches, per tier: as much as each has room for beside the rest of the program, the rest in the
-            last one.
+        seconds: minimum time; None if the target cannot hold such caches.
+        nbytes: bytes of the caches per tier: each tier takes what fits beside the rest of the program, the last one the
+            remainder.
     """
 
     seconds: float | None

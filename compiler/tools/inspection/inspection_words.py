@@ -1,4 +1,4 @@
-"""What `sscc inspect` tells, in words: facts, each a label and a sentence, and the lines that a terminal shows."""
+"""The text of `sscc inspect`: facts, each a label and a sentence, and the lines for a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 SHOWN_KERNELS = 5
 
 Fact = tuple[str, str]
-"""A label of one word, and what there is to say."""
+"""A label of one word, and its text."""
 
 
 def described(i: Inspection) -> Iterator[str]:
-    """What is printed, line by line."""
+    """Return the lines of the output."""
     for facts in (program_facts, looping_facts, memory_facts, bound_facts):
         yield from (f"{label:10} {text}" for label, text in facts(i))
     yield from _times(i)
@@ -48,14 +48,14 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     kept += [f"{format_bytes(s.carried_bytes)} at a checkpoint"] if s.carried_bytes else []
     yield "prefixes", f"prompts that begin alike share their prefill: {', '.join(kept)}{each}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
-    yield "kernels", f"{i.kernels} of {i.stages} stages: {steps}"
+    yield "kernels", f"{i.kernels}, with {i.stages} stages: {steps}"
     yield "launches", f"{i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"
 
 
 def _asked(geometry: Geometry) -> tuple[RowStore, RowCodec, RowSelector]:
-    """Return store, codec and selector of the rows that were asked for, which windows may govern nowhere."""
+    """Return store, codec and selector of the requested rows, even if windows govern all layers."""
     from sscc.ir.layer_state.codecs import codec_of
-    from sscc.ir.layer_state.rows import selector_of, store_of  # needs numpy, which --help does without
+    from sscc.ir.layer_state.rows import selector_of, store_of  # imported late: --help needs no numpy
 
     return store_of(geometry), codec_of(geometry), selector_of(geometry)
 
@@ -120,7 +120,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
 
 
 def _full_caches(i: Inspection) -> str:
-    """The bound with caches that are not compressed, and where they would lie."""
+    """Return the bound with uncompressed caches, and the place of these caches."""
     caches = f"full caches of {i.signature.geometry.max_context} tokens"
     if i.full_cache_floor_seconds is None:
         return f"{caches} ({format_bytes(i.signature.batch * i.full_kv_bytes)}) do not fit into the machine"
@@ -130,19 +130,19 @@ def _full_caches(i: Inspection) -> str:
 
 
 def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
-    """What lies behind main memory, per tier."""
+    """Return the bytes behind main memory, per tier."""
     return {tier: part for tier, part in nbytes.items() if tier != MAIN and part}
 
 
 def slots_in_words(i: Inspection) -> str:
-    """What a modelled decode step is of."""
+    """Return the slots and context of the modelled decode step."""
     return f"{i.signature.batch} slot{'s' * (i.signature.batch > 1)} of {i.context} tokens"
 
 
 def stage_lines(entry: str, timing: Timing) -> Iterator[str]:
     """Yield a table of the stages of one call of an entry, in the order in which they fire.
 
-    The share is that of the stage's busy time in the time of the call; stages run side by side, so that shares add up
+    The share is that of the stage's busy time in the time of the call; stages run concurrently, so that shares add up
     to more than 100 %.
     """
     stages = timing.stages()

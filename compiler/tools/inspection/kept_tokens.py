@@ -1,4 +1,5 @@
-"""A text as a cache has it: each token with why it is kept, by how many layers and KV heads, and what was lost."""
+"""A text as a cache keeps it: each token with the reason why it is kept, the fraction of layers and KV heads that keep
+it, and its lost attention."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ if TYPE_CHECKING:
     from sscc.runtime.session.kept_positions import Kept
 
 SPANS = 8
-"""Lost parts of a text that are shown."""
-_JOINED = 2  # tokens between two parts that are shown as one
+"""Maximum number of lost parts of a text that are shown."""
+_JOINED = 2  # maximum number of tokens between two parts that are shown as one
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is shown.
+    """A token as shown to the user.
 
     Attributes:
-        text: that it completes, a special token's name, or its number where there is no tokenizer.
-        reason: why most of the layers and heads that keep it do, the name of a `Reason` in lower case.
-        share: of the layers and heads, those whose every step reads it, 0 .. 1.
-        lost: of the answer's attention over a full cache, the part that goes to it where it is evicted; 0 where nobody
-            has looked.
+        text: text that it completes, name of a special token, or its number without a tokenizer.
+        reason: reason of most of the layers and heads that keep it, the name of a `Reason` in lower case.
+        share: fraction of the layers and heads in which every step reads it, 0 .. 1.
+        lost: fraction of the answer's attention over a full cache that goes to it where it is evicted; 0 if this was
+            not determined.
     """
 
     text: str
@@ -43,8 +44,8 @@ def shown_tokens(
     head: int | None = None,
     needed: Needed | None = None,
 ) -> list[Token]:
-    """The first `kept.length` of the tokens, as all layers and heads keep them, as one layer does, or one of its KV
-    heads. Raises UsageError for one that there is not."""
+    """Return the first `kept.length` tokens, as kept by all layers and heads, by one layer, or by one of its KV heads.
+    Raises UsageError for a layer or head that does not exist."""
     texts = token_texts(tokenizer, tokens[: kept.length])
     lost = [0.0] * kept.length if needed is None else needed.mass.tolist()
     shares = kept.shares(layer, head).tolist()
@@ -53,7 +54,8 @@ def shown_tokens(
 
 
 def main_reasons(kept: Kept, layer: int | None = None, head: int | None = None) -> list[str]:
-    """Of every position, why most of the layers and heads that keep it do, the name of a `Reason` in lower case."""
+    """Return, for each position, the reason of most of the layers and heads that keep it, a `Reason`'s name in lower
+    case."""
     import numpy as np
 
     from sscc.runtime.session.kept_positions import Reason
@@ -66,7 +68,7 @@ def main_reasons(kept: Kept, layer: int | None = None, head: int | None = None) 
 
 
 def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]:
-    """The text that each token completes; that of a character in several tokens is the last one's."""
+    """Return the text that each token completes; the last token of a character gets its text."""
     if tokenizer is None:
         return [f"{token} " for token in tokens]
     from sscc.runtime.text.tokenizer import TextStream
@@ -79,8 +81,8 @@ def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]
 
 
 def lost_spans(tokens: Sequence[Token]) -> list[tuple[int, int, float]]:
-    """The parts [begin, end) of a text that were evicted and that the answer would have attended to most, with their
-    shares of its attention, largest first."""
+    """Return the parts [begin, end) of a text that were evicted and that the answer would have attended to most, with
+    their fractions of its attention, largest first."""
     threshold = max((token.lost for token in tokens), default=0.0) / 4
     spans: list[tuple[int, int, float]] = []
     for position, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""What `sscc bench` measures, as it writes it with --json, and reading it back."""
+"""Measurements of `sscc bench --json`, and reading them back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeasurementErrors(ErrorKind):
     )
     OTHER_PROGRAM = (
         InputError,
-        "the measurements {path} are of another program, {artifact}: measure this one with `sscc bench`",
+        "the measurements {path} belong to another program, {artifact}: measure this one with `sscc bench`",
     )
 
 
@@ -36,15 +36,15 @@ class Measurement:
 
     Attributes:
         test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
-        slots: that decode together.
-        depth: tokens that each slot holds before.
-        seconds: of every repetition.
-        tokens_per_second: of all slots, of the median repetition.
-        bandwidth: bytes/s that as many threads read from memory, measured beside it.
-        bytes_per_step: of decode, what a step cannot avoid to read: weights, of experts those that random tokens choose
-            in the mean, and the rows that the prompts leave in its slots; by all ranks of this machine.
-        share: of that bandwidth, what a step reaches by `bytes_per_step`; None for prefill, which is bound by
-            arithmetic.
+        slots: number of slots that decode together.
+        depth: tokens in each slot before the test.
+        seconds: time of every repetition.
+        tokens_per_second: tokens/s of all slots in the median repetition.
+        bandwidth: bytes/s that the same number of threads reads from memory, measured with the test.
+        bytes_per_step: minimum bytes that a decode step reads: weights, the mean number of experts for random tokens,
+            and the rows that the prompts leave in its slots; by all ranks of this machine.
+        share: fraction of the bandwidth that a step reaches according to `bytes_per_step`; None for prefill, which is
+            bound by arithmetic.
     """
 
     test: Test
@@ -69,9 +69,11 @@ class Measurements:
     """All tests of a run.
 
     Attributes:
-        artifact: its path. schedule: the sha256 of its schedule.
-        threads: of the interpreter, on this machine.
-        ranks: of the program. ranks_of_this_machine: those of them that ran on the machine that wrote this.
+        artifact: path of the artifact.
+        schedule: sha256 of its schedule.
+        threads: threads of the interpreter, on this machine.
+        ranks: ranks of the program.
+        ranks_of_this_machine: ranks that ran on the machine that wrote this.
     """
 
     artifact: str
@@ -84,7 +86,7 @@ class Measurements:
 
 
 def read_measurements(path: Path, schedule: str) -> Measurements:
-    """What `sscc bench --json` wrote. Raises InputError where the file is something else, or of another schedule."""
+    """Return measurements written by `sscc bench --json`. Raises InputError for another file, or another schedule."""
     where = f"the measurements {path}"
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"), object_hook=_without_null)
@@ -103,5 +105,5 @@ def read_measurements(path: Path, schedule: str) -> Measurements:
 
 
 def _without_null(record: dict[str, Any]) -> dict[str, Any]:
-    """In the file form what is None is left out."""
+    """Return a record without its null fields, which the file form omits."""
     return {name: value for name, value in record.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What an answer would have read of the evicted text: the model that was compiled, run once with a full cache."""
+"""The attention of an answer to evicted text: the compiled model is run once with a full cache."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 class NeededTextErrors(ErrorKind):
     NO_MODEL = (
         UsageError,
-        "--show-needed runs the model with a full cache, but {artifact} holds packed weights alone: give --checkpoint "
-        "with the model that was compiled",
+        "--show-needed runs the model with a full cache, but {artifact} contains only packed weights: give the "
+        "compiled model with --checkpoint",
     )
     NOT_RUNNABLE = UsageError, "--show-needed: {checkpoint} has no model that runs with a full cache"
 
 
 def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
-    """Return the model behind an artifact: the given one, or the one it was compiled from, if it refers to it.
+    """Return the model of an artifact: the given one, or the one it was compiled from, if it refers to it.
 
-    Raises UsageError where there is neither, and InputError where that one is not remembered.
+    Raises UsageError if there is neither, and InputError if the latter is not remembered.
     """
     if checkpoint is not None:
         return checkpoint
@@ -38,14 +38,14 @@ def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
 
 
 def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept: Kept) -> Needed:
-    """Runs the model in eager PyTorch, in the program's dtype, with full attention over `tokens`: those of the prompt
-    and the fed ones of the answer. Weights that the program has quantised are what their codes stand for.
+    """Run the model in eager PyTorch, in the program's dtype, with full attention over `tokens`, those of the prompt
+    and the fed ones of the answer. Weights that the program has quantised are dequantised from its codes.
 
-    It takes the time of one forward of so many tokens, and the memory of the model's numbers.
+    This takes the time of one forward of these tokens, and the memory of the model's numbers.
 
     Raises:
-        InputError: the checkpoint cannot be read, or is of other shapes.
-        UnsupportedError: it attends in other layers than the program.
+        InputError: the checkpoint cannot be read, or has other shapes.
+        UnsupportedError: the model has attention in other layers than the program.
     """
     from sscc.compiler.frontend.checkpoint import open_checkpoint
     from sscc.compiler.frontend.eager import Model

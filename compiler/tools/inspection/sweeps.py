@@ -58,7 +58,7 @@ def swept(
 
 
 def sweep_lines(name: str, unit: str, points: Sequence[SweepPoint]) -> Iterator[str]:
-    """Yield the lines of a table. Times are relative to those of the first value, too."""
+    """Yield the lines of a table. Times are also given relative to those of the first value."""
     label = f"{name} ({unit})" if unit else name
     yield f"{label:>28} {'step':>12} {'tokens/s':>10} {'speedup':>8} {'roofline':>9}  slowest"
     for point in points:

@@ -1,5 +1,5 @@
-"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows, but for
-selection by query, which keeps them all and reads that number."""
+"""The cells of a table: the rows that each method keeps. All methods with one budget keep the same number of rows,
+except selection by query, which keeps all rows and reads that number."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", 
 
 
 POOLING = (SNAPKV, SNAPSTREAM)
-"""The methods that select once, by pooled scores."""
+"""Methods that select once, by pooled scores."""
 
 
 class CellErrors(ErrorKind):
-    UNKNOWN_METHOD = UsageError, "--methods has {method!r}, which is none of {methods}{similar_hint}"
+    UNKNOWN_METHOD = UsageError, "--methods has {method!r}, it must be one of {methods}{similar_hint}"
     NO_BUDGET = UsageError, "the compressed caches have no budget: give --budgets"
     NO_ROWS_TO_SELECT = (
         UsageError,
@@ -42,7 +42,7 @@ class CellErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Selection:
-    """How prompts are scored and what SnapStream keeps besides; None is the compiler's default."""
+    """Scoring of prompts, and rows that SnapStream keeps besides the selected ones; None for the compiler's default."""
 
     obs: int | None = None
     pool: int | None = None
@@ -53,14 +53,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one budget: a program of its own.
+    """One method with one budget, a separate program.
 
     Attributes:
-        geometry: what its program keeps.
-        layer_topk: where layers select different numbers of positions; the geometry has the most.
-        one_of_pools: whether there are others that differ in the width of pooling alone, so that it is in the name.
-        rule: of one's own, that scores prompts; the method is its name.
-        keep: the share of prompts that is read, as a draft chooses; None: all.
+        geometry: geometry of its program.
+        layer_topk: budgets per layer, if they differ; the geometry has the largest.
+        one_of_pools: True if other cells differ only in the width of pooling, so that the name includes it.
+        rule: user's rule that scores prompts; the method is its name.
+        keep: fraction of prompts that is read, selected by a draft; None for all.
     """
 
     method: str
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def budget(self) -> int:
-        """Rows that a query may see, in the mean of the layers that a budget governs."""
+        """Rows that a query may see, averaged over the layers under a budget."""
         return self.geometry.budget if self.layer_topk is None else self.geometry.sink_recent + self.layer_topk.mean
 
     @property
@@ -83,14 +83,14 @@ class Cell:
 
     @property
     def series(self) -> str:
-        """What a line of a plot is drawn for."""
+        """Name of the cell's line in a plot."""
         shape = "" if self.layer_topk is None else " by layer"
         return f"{self.method}{shape}{self._ending()}"
 
     def _ending(self) -> str:
-        """Return what follows the rows in a name: the choice of rows, pooling, the share that is read, the codec."""
+        """Return the end of the name, behind the rows: selector, pooling, fraction of prompts, codec."""
         from sscc.ir.layer_state.codecs import codec_of
-        from sscc.ir.layer_state.rows import selector_of  # needs numpy, which --help does without
+        from sscc.ir.layer_state.rows import selector_of  # imported late: --help needs no numpy
 
         pool = f" pool {self.geometry.pool}" if self.one_of_pools else ""
         keep = "" if self.keep is None else f" keep {self.keep:g}"
@@ -111,19 +111,20 @@ def make_cells(
     max_context: int,
     new_tokens: int,
 ) -> list[Cell]:
-    """The cells in the order of a table: the full cache, then each method's budgets; for each dtype of rows.
+    """Return the cells in the order of a table: the full cache, then each method's budgets; for each dtype of rows.
 
     Args:
-        layer_topks: budgets per layer for SnapStream, each beside the same total that all layers have alike.
-        landmark_bits: for selection by query, whose budgets have a cell for each.
-        pools: widths of pooling, of which each has a cell for every budget of the methods that pool; instead of that of
+        layer_topks: budgets per layer for SnapStream, each compared with the same total spread evenly.
+        landmark_bits: bits for selection by query; its budgets have a cell for each.
+        pools: widths of pooling, each with a cell for every budget of the methods that pool; they replace that of
             `selection`.
-        fetches: for selection by query, limits of the rows that a step brings, each beside the same cell without one.
-        rules: of one's own, each with every budget, behind the methods.
-        new_tokens: the most that any example generates; SnapKV's window stays while they are made.
+        fetches: for selection by query, limits of the rows that a step fetches, each compared with the same cell
+            without a limit.
+        rules: user's rules, each with every budget, behind the methods.
+        new_tokens: maximum number of tokens that any example generates; SnapKV's window stays while they are generated.
 
     Raises:
-        UsageError: an unknown method, no budget for one that needs it, or a geometry that cannot be.
+        UsageError: an unknown method, no budget for one that needs it, or an invalid geometry.
     """
     for method in methods:
         if method not in METHODS:
@@ -155,21 +156,21 @@ def make_cells(
 
 
 def _said_by(rule: Rule, selection: Selection) -> Selection:
-    """What is left to say of how a rule scores: it has its own pooling, and may have its own window."""
+    """Return the options of scoring that a rule leaves open: it has its own pooling, and may have its own window."""
     obs = selection.obs if rule.policy.obs is None else None
     return replace(selection, obs=obs, pool=None, pool_mode=None)
 
 
 def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
-    """Sinks and ring beside budgets per layer: of the size that they have where a budget is split by default."""
+    """Return sinks and ring for budgets per layer, with the sizes of an evenly split budget."""
     least = (selection.obs or DEFAULT_OBS) + (selection.pool or DEFAULT_POOL) // 2
     sink = DEFAULT_SINK if selection.sink is None else selection.sink
-    recent = selection.recent or min(DEFAULT_RECENT, max(least, (sink + layer_topk.mean) // 3))  # a quarter of all
+    recent = selection.recent or min(DEFAULT_RECENT, max(least, (sink + layer_topk.mean) // 3))  # budget / 4
     return {"kv_sink": selection.sink, "kv_recent": recent}
 
 
 def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int]) -> list[dict[str, Any]]:
-    """The options of `CompileOptions` that say who chooses the selected rows: a cell for each of these."""
+    """Return the options of `CompileOptions` for the selector, one set for each cell."""
     if method != QUERY:
         return [{}]
     return [
@@ -179,7 +180,7 @@ def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int])
 
 
 def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:
-    """The options of `CompileOptions` that say how many rows there are of each kind."""
+    """Return the options of `CompileOptions` for the numbers of rows of each kind."""
     if method == FULL:
         return {"kv_sink": 0, "kv_recent": max_context, "kv_topk": 0}
     if method == STREAMING:

@@ -1,4 +1,4 @@
-"""Examples whose prompts a draft shortens. Each is scored once, whatever the cells and the shares that are kept."""
+"""Examples whose prompts a draft shortens. Each is scored once, for all cells and fractions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class DraftedPromptErrors(ErrorKind):
 
 
 class DraftedPrompts:
-    """A context manager, in which the draft stays open once it was used.
+    """A context manager that keeps the draft open after its first use.
 
     Args:
-        tokenizer: of the model that is evaluated.
+        tokenizer: tokenizer of the evaluated model.
     """
 
     def __init__(self, options: EvalOptions, tokenizer: Tokenizer | None) -> None:
@@ -39,10 +39,10 @@ class DraftedPrompts:
         self._scored: dict[str, ScoredPrompt] = {}
 
     def left(self, example: Example, keep: float, signature: Signature) -> PromptTokens:
-        """What is left of an example's prompt, for a program with this signature. Raises as `Shortener` does."""
+        """Return the shortened prompt of an example, for a program with this signature. Raises as `Shortener` does."""
         scored = self._scored.get(example.name)
         if scored is None:
-            # Text that a chat template has made has its special tokens; and where an example is tokens, text is made.
+            # Text from a chat template contains its special tokens; an example of tokens is decoded to text.
             text = None if self._options.chat else example.text or None
             prompt = np.array(example.prompt, np.int64)
             scored = self._scored[example.name] = self._opened(signature).scored(prompt, text)

@@ -1,4 +1,4 @@
-"""SnapStream with as many bytes as another cache holds: a policy that reads little may hold everything."""
+"""SnapStream with the same number of bytes as another cache: a policy that reads little may hold everything."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sscc.runtime.artifact.signature import Signature
 
 
 def snapstream_that_holds(held: int, signature: Signature) -> Cell | None:
-    """SnapStream's cell of at most so many bytes, in rows of the model's dtype, with the sinks and the ring of another
-    program of the same model.
+    """Return SnapStream's cell of at most `held` bytes, in rows of the model's dtype, with the sinks and the ring of
+    another program of the same model.
 
-    None where that is no more rows than the other program has for a step, or as many as the context.
+    None if it would not have more rows than a step of the other program reads, or as many as the context.
 
     Args:
         held: bytes of one sequence over all layers.
-        signature: of the other program.
+        signature: signature of the other program.
     """
     g = signature.geometry
     plain = [

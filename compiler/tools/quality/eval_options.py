@@ -165,12 +165,13 @@ class EvalOptions(InterpreterOptions):
 
     @cached_property
     def text_content(self) -> str:
-        """The content of `text`, "" without one. Read once: it may come from stdin. Raises InputError."""
+        """Return the contents of `text`, "" if there is none. It is read once, because it may be stdin. Raises
+        InputError."""
         return "" if self.text is None else read_text(self.text)
 
     @cached_property
     def drafted_by(self) -> Artifact | None:
-        """The draft. Raises as `Artifact.load`."""
+        """Return the draft. Raises as `Artifact.load`."""
         from sscc.runtime.session.artifact import Artifact
 
         return None if self.draft is None else Artifact.load(self.draft)
@@ -213,7 +214,8 @@ class EvalOptions(InterpreterOptions):
                 raise EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS(bits=bits, choices=LANDMARK_BITS)
 
     def described(self) -> dict[str, Any]:
-        """Return all that decides the meaning of a result, as JSON has it; the number of examples is no part of it."""
+        """Return everything that determines the meaning of a result, for JSON; not the number or the speed of examples.
+        """
         own = {name: _recorded(getattr(self, name)) for name, each in records_of(EvalOptions).items() if each.identity}
         return {
             "version": own_version(),

@@ -1,4 +1,4 @@
-"""Examples and cells of an evaluation."""
+"""The plan of an evaluation: options, checked as far as possible without the model, and their examples."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def make_examples(
     options: EvalOptions, tokenizer: Tokenizer | None, template: ChatTemplate | None = None
 ) -> Iterator[Example]:
-    """The examples in the order of the tasks, lengths and numbers.
+    """Return the examples in the order of tasks, lengths and numbers.
 
     Args:
-        template: the checkpoint's, for `options.chat`; None if it has none.
+        template: chat template of the checkpoint, for `options.chat`; None if it has none.
 
     Raises:
-        UsageError: a task does not fit a length, or needs a tokenizer, a template or a package that is not there.
-        InputError: a file with a fault.
+        UsageError: a task does not fit a length, or lacks a tokenizer, a template or a package.
+        InputError: an invalid file.
     """
     if options.chat and template is None:
         raise EvaluationOptionErrors.NO_CHAT_TEMPLATE(model=options.model)
@@ -62,7 +62,7 @@ def _of_task(task: str, options: EvalOptions, prompts: PromptFormat) -> Iterator
 
 
 def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
-    """The cells for these examples; all of them have room for the longest one. Raises UsageError."""
+    """Return the cells for these examples, all with room for the longest one. Raises UsageError."""
     cells = make_cells(
         options.methods,
         options.budgets,
@@ -80,5 +80,5 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
 
 
 def most_new_tokens(examples: Iterable[Example]) -> int:
-    """The most tokens that follow any prompt."""
+    """Return the maximum number of tokens that follow any prompt."""
     return max(example.steps for example in examples)

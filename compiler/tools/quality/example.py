@@ -1,4 +1,4 @@
-"""What every task makes: a prompt, what is expected of it, and how that is scored."""
+"""An example, the product of every task: a prompt, the expected answer, and its metric."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class Example:
     """One prompt and its answers, or one text to predict.
 
     Attributes:
-        task: as tables name it.
-        length: tokens that were asked for; 0 where the example brings its own length.
+        task: name of the task in tables.
+        length: requested length in tokens; 0 if the example has its own length.
         index: number of the example within its task and length, from 0.
         prompt: tokens that are prefilled.
-        answers: what the metric looks for.
-        metric: a name of `METRICS` (answer_scores.py); "nats" where `continuation` is scored instead,
-            "tokens" where the answer is `answer_tokens`.
-        max_new_tokens: how many tokens to generate.
-        depth: where the first answer stands in the prompt, 0 (start) to 1 (end); None where it has no one place.
-        text: the prompt as text; "" where there is none.
-        answer_tokens: what a prompt of tokens without text must be continued with.
+        answers: answers that the metric compares with.
+        metric: a name of `METRICS` (answer_scores.py); "nats" if `continuation` is scored instead, "tokens" if the
+            answer is `answer_tokens`.
+        max_new_tokens: number of tokens to generate.
+        depth: position of the first answer in the prompt, 0 (start) to 1 (end); None without a single position.
+        text: text of the prompt; "" if there is none.
+        answer_tokens: expected continuation of a prompt of tokens without text.
         continuation: tokens that follow the prompt, to be predicted one by one.
-        spoken: tokens of an answer that is under way: steps feed them after the prompt, before any are generated.
+        spoken: tokens of an answer in progress: steps feed them after the prompt, before any are generated.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Example:
 
     @property
     def group(self) -> str:
-        """Examples of one group are averaged: the task and the length."""
+        """Task and length: examples of one group are averaged."""
         return f"{self.task}@{self.length}" if self.length else self.task
 
     @property
@@ -51,23 +51,23 @@ class Example:
 
     @property
     def positions(self) -> int:
-        """The context that it needs, in tokens; the same for every example of a task and a length."""
+        """Required context, in tokens; the same for every example of a task and a length."""
         context = max(len(self.prompt) + len(self.spoken), self.length)
         return context + max(self.max_new_tokens, len(self.continuation))
 
     @property
     def steps(self) -> int:
-        """The most tokens that follow the prompt."""
+        """Maximum number of tokens that follow the prompt."""
         return len(self.spoken) + max(self.max_new_tokens, len(self.continuation))
 
     @property
     def prompt_sha256(self) -> str:
-        """Of all tokens that are given, in hexadecimal digits."""
+        """Sha256 of all given tokens, in hexadecimal digits."""
         tokens = (self.prompt, self.continuation, self.spoken) if self.spoken else (self.prompt, self.continuation)
         return hashlib.sha256(repr(tokens).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: what another program needs to run the same example."""
+        """Return the example for JSON, with everything that another program needs to run it."""
         return {
             "name": self.name,
             "task": self.task,

@@ -1,6 +1,6 @@
-"""Examples before their length is settled: the answers, and the prompt for any amount of filler.
+"""Examples before their length is determined: the answers, and the prompt for any amount of filler.
 
-They are made in the manner of RULER (arXiv 2404.06654), with sentences and words of our own.
+They follow RULER (arXiv 2404.06654), with sentences and words of our own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ExampleDraft:
     """An example without a length.
 
     Attributes:
-        answers: what is looked for in what the model says.
-        question: the text for a number of units of filler (words or entries), which longer ones only add to.
-        answer_prefix: the beginning of the answer, which a model is to go on with; as in RULER it belongs to the
-            assistant's turn where there are turns. In plain text it follows the question as it is.
-        largest: the most units that there are; None for any number.
-        spoken: the text of an answer that is well under way, for a number of words of filler: half of the length is of
-            it, and steps feed it before anything is generated. None where the model begins the answer itself.
+        answers: answers to find in the model's text.
+        question: returns the text for a number of units of filler (words or entries); more units only add text.
+        answer_prefix: beginning of the answer, which a model is to continue; as in RULER it belongs to the assistant's
+            turn if there are turns. In plain text it directly follows the question.
+        largest: maximum number of units; None for no limit.
+        spoken: returns the text of an answer in progress for a number of words of filler: it takes half of the length,
+            and steps feed it before anything is generated. None if the model begins the answer itself.
     """
 
     answers: tuple[str, ...]
@@ -51,7 +51,7 @@ class ExampleDraft:
 
 
 Maker = Callable[[Random, float, int], ExampleDraft]
-"""Makes a draft from a source of randomness, the depth of the first answer (0 .. 1), and the wanted tokens."""
+"""Makes a draft from a random generator, the depth of the first answer (0 .. 1), and the requested tokens."""
 
 
 def passkey(random: Random, depth: float, length: int) -> ExampleDraft:
@@ -83,7 +83,7 @@ def multi_query(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def _needles(random: Random, depth: float, *, asked: int, values: int, others: int) -> ExampleDraft:
-    """`asked` keys with `values` numbers each, and `others` that nobody asks for, all in prose."""
+    """Return a draft with `asked` keys of `values` numbers each, and `others` that are not asked for, all in prose."""
     keys = distinct_keys(random, asked + others)
     numbers = distinct_numbers(random, (asked + others) * values)
     stated = [(keys[i // values], number) for i, number in enumerate(numbers)]
@@ -119,7 +119,7 @@ def key_value(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A chain of assignments in noise; all variables that have its first value are asked for, after an example."""
+    """A chain of assignments in noise; all variables with its first value are asked for, after an example."""
     names = _variables(random, 2 * (HOPS + 1))
     shown, chain = names[: HOPS + 1], names[HOPS + 1 :]
     first, second = distinct_numbers(random, 2, 10_000, 100_000)
@@ -133,7 +133,7 @@ def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft
 
 
 def _chain(random: Random, names: Sequence[str], value: str) -> list[tuple[float, str]]:
-    """Assignments in their order, at random depths."""
+    """Return assignments in order, at random depths."""
     texts = [f"VAR {names[0]} = {value}."]
     texts += [f"VAR {name} = VAR {before}." for before, name in pairwise(names)]
     return list(zip(sorted(random.random() for _ in texts), texts, strict=True))
@@ -154,9 +154,9 @@ def _tracked(value: str, names: Sequence[str]) -> str:
 
 
 def common_words(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A numbered list of words, ten of which come more often; they are asked for, after an example.
+    """A numbered list of words, ten of which occur more often; these are asked for, after an example.
 
-    As in RULER, common words come 6 times for every other one, 10 times from 4096 tokens on.
+    As in RULER, common words occur 6 times as often as others, 10 times from 4096 tokens on.
     """
     words = random.sample((*NOUNS, *ADJECTIVES), len(NOUNS) + len(ADJECTIVES))
     shown, common, others = words[: 2 * COMMON], words[2 * COMMON : 3 * COMMON], words[3 * COMMON :]
@@ -184,7 +184,7 @@ def numbered(words: Sequence[str]) -> str:
 
 
 def distinct_keys(random: Random, count: int) -> list[str]:
-    """Different pairs of an adjective and a noun."""
+    """Return different pairs of an adjective and a noun."""
     chosen = random.sample(range(len(ADJECTIVES) * len(NOUNS)), count)
     return [f"{ADJECTIVES[i // len(NOUNS)]}-{NOUNS[i % len(NOUNS)]}" for i in chosen]
 
@@ -194,7 +194,7 @@ def distinct_numbers(random: Random, count: int, low: int = 1_000_000, high: int
 
 
 def _variables(random: Random, count: int) -> list[str]:
-    """Different names of five letters."""
+    """Return different names of five letters."""
     names: dict[str, None] = {}
     while len(names) < count:
         names["".join(random.choices(LETTERS, k=5))] = None

@@ -1,7 +1,7 @@
-"""Log-likelihoods for lm-evaluation-harness, in which the compressed cache takes part.
+"""Log-likelihoods for lm-evaluation-harness that include the effect of the compressed cache.
 
-The harness asks how likely a model finds a continuation after a context. Where a server answers that by `echo` with
-`logprobs`, full attention has made every number, and the cache has no effect. Here the context is prefilled, which
+The harness asks for the likelihood of a continuation after a context. If a server answers this by `echo` with
+`logprobs`, full attention computes every number, and the cache has no effect. Here the context is prefilled, which
 compresses it, and the tokens of the continuation are fed one by one over the cache; the first one is scored by the
 context's last token, replayed over the cache.
 """
@@ -18,12 +18,13 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.prompt import Snapshot
+from sscc.runtime.session.session import Session
 
 
 class HarnessErrors(ErrorKind):
     NO_CONTINUATION = UsageError, "a continuation to score has no tokens"
-    NO_CONTEXT = UsageError, "a context has no tokens: put the token in front that begins a text"
+    NO_CONTEXT = UsageError, "a context has no tokens: begin it with the token that begins a text"
     TOO_LONG = UsageError, "a continuation of {tokens} tokens leaves no room for a context, the maximum is {most}"
 
 
@@ -32,8 +33,8 @@ class Likelihood:
     """The likelihood of a continuation.
 
     Attributes:
-        logprob: the sum of its tokens' log-probabilities.
-        greedy: True if each token is the likeliest.
+        logprob: sum of its tokens' log-probabilities.
+        greedy: True if each token is the most likely one.
     """
 
     logprob: float
@@ -60,12 +61,12 @@ class _Scoring:
 
 
 class CacheScorer:
-    """Scores continuations over the cache of a session, in all of its slots at a time.
+    """Scores continuations over the cache of a session, in all of its slots concurrently.
 
-    Contexts that begin alike share their prefill.
+    Contexts with a common prefix share its prefill.
 
     Args:
-        session: the scorer's alone.
+        session: a session for the scorer alone.
     """
 
     def __init__(self, session: Session) -> None:
@@ -74,9 +75,9 @@ class CacheScorer:
         self._last: Snapshot | None = None
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
-        """Return how likely each continuation is after its context, both in tokens.
+        """Return the likelihood of each continuation after its context, both in tokens.
 
-        A context keeps its end where it does not fit the program's maximum context together with its continuation.
+        A context that does not fit the program's maximum context together with its continuation loses its beginning.
 
         Raises:
             UsageError: an empty context or continuation, or a continuation that alone does not fit.
@@ -119,7 +120,7 @@ class CacheScorer:
         return context[max(0, len(context) - room) :]
 
     def _begin(self, slot: int, context: tuple[int, ...]) -> Array:
-        """Prefill a context. Return the logits [V] after it, as a step over the compressed cache has them."""
+        """Prefill a context. Return the logits [V] after it from a step over the compressed cache."""
         prompt = Excerpt.whole(np.array(context, np.int64))
         if self._last is None or self._last.prompt.tokens.key != prompt.key:
             self._session.start_prefill(slot, prompt, *self._prompts.begin(prompt))
@@ -135,12 +136,12 @@ def rolling_windows(tokens: Sequence[int], before: int, most: int) -> Iterator[t
     """Yield contexts and continuations of a text, so that each of its tokens is in one continuation.
 
     They are those of lm-evaluation-harness (`get_rolling_token_windows` with one token of context, made disjoint): each
-    continuation is as long as fits behind one token, and the last one has as long a context as fits.
+    continuation is as long as fits behind one token, and the last one has a context as long as fits.
 
     Args:
-        tokens: of the text.
-        before: the token in front of the text.
-        most: tokens of a context and its continuation, but for the last one.
+        tokens: tokens of the text.
+        before: token in front of the text.
+        most: maximum number of tokens of a context and its continuation.
     """
     begin = 0
     while begin < len(tokens):

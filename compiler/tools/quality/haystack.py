@@ -1,4 +1,4 @@
-"""Prompts of a wanted length: filler with needles in it, and the search for the size that fits."""
+"""Prompts of a given length: filler with needles in it, and the search for the size that fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sscc.compiler.tools.quality.prose import NOISE, SENTENCES
 from sscc.ir.errors import ErrorKind, UsageError
 
 Count = Callable[[str], int]
-"""Tokens of a text, the special tokens that are added included."""
+"""Counts the tokens of a text, including special tokens that are added."""
 
 
 class HaystackErrors(ErrorKind):
@@ -17,7 +17,7 @@ class HaystackErrors(ErrorKind):
 
 
 class Haystack:
-    """A text without end, cut after any number of words; between its sentences there is room for needles."""
+    """An endless text, cut after any number of words; needles are placed between its sentences."""
 
     def __init__(self, sentences: Iterator[str]) -> None:
         self._sentences = sentences
@@ -26,19 +26,19 @@ class Haystack:
 
     @classmethod
     def prose(cls, random: Random) -> Haystack:
-        """Our sentences in random order; all have been told before one comes again."""
+        """Return our sentences in random order; none is repeated before all have occurred."""
         return cls(_shuffled(random))
 
     @classmethod
     def noise(cls) -> Haystack:
-        """The same five sentences again and again."""
+        """Return the same five sentences, repeated."""
         return cls(_repeated())
 
     def text(self, words: int, needles: Sequence[tuple[float, str]] = ()) -> str:
-        """The first `words` words with (depth, needle) at the ends of the sentences nearest to their depths.
+        """Return the first `words` words with (depth, needle) at the ends of the sentences nearest to their depths.
 
-        A depth is a share of the words: 0 puts a needle first, 1 behind the last whole sentence. Needles that meet at
-        one place keep the order in which they are given.
+        A depth is a fraction of the words: 0 puts a needle first, 1 behind the last whole sentence. Needles at the same
+        place keep their order.
         """
         while self._ends[-1] <= words:
             self._words += next(self._sentences).split()
@@ -68,9 +68,9 @@ def _repeated() -> Iterator[str]:
 
 
 def fit(build: Callable[[int], str], length: int, count: Count, what: str, largest: int | None = None) -> str:
-    """The longest `build(size)` of at most `length` tokens, size >= 0 (and <= `largest`).
+    """Return the longest `build(size)` of at most `length` tokens, size >= 0 (and <= `largest`).
 
-    Raises UsageError, naming `what`, where even size 0 has more tokens.
+    Raises UsageError, naming `what`, if size 0 already has more tokens.
     """
     smallest = count(build(0))
     if smallest > length:
@@ -78,7 +78,7 @@ def fit(build: Callable[[int], str], length: int, count: Count, what: str, large
     limit = length if largest is None else largest  # every unit of filler has at least one token
     low, high = 0, limit + 1
     step = 16
-    while low + step < high:  # most prompts are far below the limit: look for an upper end nearby first
+    while low + step < high:  # most prompts are far below the limit: search for an upper bound nearby first
         if count(build(low + step)) > length:
             high = low + step
             break

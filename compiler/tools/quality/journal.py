@@ -1,4 +1,4 @@
-"""The journal of an evaluation: each example adds one JSON line, so a run that was ended goes on where it stopped."""
+"""The journal of an evaluation: each example adds one JSON line, so an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Record:
 
 
 class Journal:
-    """An append-only file of records, after a first line that says with which options they were made.
+    """An append-only file of records, after a first line with the options of the run.
 
-    Each line is on the disk when `add` returns, or nothing of it is in the file. A last line that is not whole is of a
-    run that was killed while writing, and is dropped. Use it as a context manager.
+    Each line is on disk when `add` returns, or not in the file at all. An incomplete last line comes from a run that
+    was killed while writing, and is dropped. Use it as a context manager.
 
     Args:
-        options: what decides the meaning of records; values as JSON has them.
+        options: options that determine the meaning of records, as JSON values.
 
     Raises:
         UsageError: the file was made with other options, or another process is writing it.
-        InputError: it is no journal, or is damaged.
+        InputError: it is not a journal, or is damaged.
         OutputError: it cannot be written.
     """
 
@@ -85,14 +85,14 @@ class Journal:
             raise
 
     def has(self, cell: str, example: Example) -> bool:
-        """Whether the example is done. Raises UsageError where it was done with another prompt."""
+        """Return True if the example is done. Raises UsageError if it was done with another prompt."""
         record = self.records.get((cell, example.name))
         if record is not None and record.prompt_sha256 != example.prompt_sha256:
             raise EvaluationJournalErrors.OTHER_PROMPT(path=self.path, example=example.name)
         return record is not None
 
     def add(self, record: Record) -> None:
-        """Writes a line. Raises OutputError."""
+        """Write a line. Raises OutputError."""
         self._write(asdict(record))
         self.records[record.cell, record.example] = record
 
@@ -111,14 +111,14 @@ class Journal:
                 raise
 
     def _lock(self) -> None:
-        """Keeps others from writing the file until it is closed."""
+        """Lock the file against other writers until it is closed."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise EvaluationJournalErrors.BEING_WRITTEN(path=self.path) from None
 
     def _read(self, options: dict[str, Any]) -> int:
-        """Takes in what is there. Returns the bytes of whole lines."""
+        """Read the existing records. Return the number of bytes of whole lines."""
         self._file.seek(0)
         data = self._file.read()
         whole = data.rfind(b"\n") + 1

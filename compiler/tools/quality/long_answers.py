@@ -1,6 +1,6 @@
-"""Drafts of tasks whose answers are long: what a step needs changes while the answer is made.
+"""Drafts of tasks with long answers, during which the rows that a step needs change.
 
-A cache that is chosen once, by the end of the prompt, knows the first words of such an answer best.
+A cache that is selected once, at the end of the prompt, suits the first words of such an answer best.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ INVOICE = (
     ("price", "The price that was agreed on was {} crowns.", NUMBER),
     ("clerk", "A clerk whom everybody called {} signed for it.", NAME),
 )
-"""Fields of an invoice: the name, the sentence that states it, and what its value is."""
+"""Fields of an invoice: the name, the sentence that states it, and the kind of its value."""
 
 
 def list_copy(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A list of items somewhere in prose, all of which are to be repeated in their order."""
+    """A list of items somewhere in prose, all of which are to be repeated in order."""
     items = distinct_keys(random, ITEMS)
     needle = f"Here is the list of things to be packed:{numbered(items)}."
     prose = Haystack.prose(random)
@@ -44,7 +44,8 @@ def list_copy(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def answer_recall(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A long answer that is told to have begun with a number, and is asked for it at its end; no prompt has it."""
+    """A long answer that states a number at its beginning and is asked for it at its end; the prompt does not contain
+    it."""
     (key,) = distinct_keys(random, 1)
     (number,) = distinct_numbers(random, 1)
     told, answer = Haystack.prose(random), Haystack.prose(random)
@@ -61,8 +62,8 @@ def answer_recall(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def extraction(random: Random, depth: float, length: int) -> ExampleDraft:
-    """The details of an invoice scattered over prose, to be written as a JSON object; in the manner of Text2JSON in
-    arXiv 2604.08426, with texts of our own."""
+    """The details of an invoice scattered in prose, to be written as a JSON object, like Text2JSON in arXiv 2604.08426,
+    with texts of our own."""
     names = iter(distinct_keys(random, len(INVOICE)))
     numbers = iter(distinct_numbers(random, len(INVOICE), 10_000, 100_000))
     values = {field: next(numbers if kind == NUMBER else names) for field, _, kind in INVOICE}

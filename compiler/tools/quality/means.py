@@ -1,4 +1,4 @@
-"""Means and how sure they are, per cell and group of examples."""
+"""Means and their confidence intervals, per cell and group of examples."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Score:
     Attributes:
         metric: "nats" (less is better) or one from 0 to 1.
         mean, standard_error: over the examples.
-        low, high: 95 % interval of the mean (`interval`). It contains the mean.
-        difference, difference_error: mean and standard error of score minus the full cache's score of the same
-            example; None where there is no full cache.
-        by_depth: mean and number of the examples whose answer is in each quarter of the prompt, first to last;
-            empty where answers have no one place.
+        low, high: 95 % interval of the mean (`interval`), which contains it.
+        difference, difference_error: mean and standard error of the score minus the full cache's score of the same
+            example; None without a full cache.
+        by_depth: mean and number of the examples whose answer is in each quarter of the prompt, first to last; empty if
+            answers have no single position.
     """
 
     group: str
@@ -54,9 +54,10 @@ class CellSummary:
 
     Attributes:
         scores: in the order of the groups.
-        kv_bytes: of one sequence, over all layers: K, V and landmarks; read_bytes: what a step reads of them at
-            max_context; full_kv_bytes: of an uncompressed cache of max_context rows.
-        records: what it was made of, by the example's name.
+        kv_bytes: bytes of one sequence, over all layers: K, V and landmarks.
+        read_bytes: bytes of these that a step reads at max_context.
+        full_kv_bytes: bytes of an uncompressed cache of max_context rows.
+        records: the records behind the scores, by the example's name.
     """
 
     cell: Cell
@@ -68,7 +69,7 @@ class CellSummary:
 
     @property
     def mean(self) -> float | None:
-        """The mean over the groups that are scored from 0 to 1; None where there are none."""
+        """Mean over the groups that are scored from 0 to 1; None if there are none."""
         means = [score.mean for score in self.scores if score.metric != NATS]
         return sum(means) / len(means) if means else None
 
@@ -95,10 +96,11 @@ def summarise(
     records: Sequence[Record],
     first: CellSummary | None,
 ) -> CellSummary:
-    """The scores of a cell from the record of each example.
+    """Return the scores of a cell from the record of each example.
 
     Args:
-        first: the first cell's summary, which others are compared with where it is the full cache; None for itself.
+        first: summary of the first cell, with which others are compared if it is the full cache; None for the first
+            cell.
     """
     full = first.records if first is not None and first.cell.method == FULL else None
     scores = []
@@ -142,7 +144,7 @@ def _score(group: str, examples: list[Example], records: list[Record], full: dic
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error (0 of a single value)."""
+    """Return the mean and its standard error (0 for a single value)."""
     n = len(values)
     mean = sum(values) / n
     if n == 1:
@@ -152,10 +154,10 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of the scores that a metric gave; it contains the mean.
+    """Return the 95 % interval of the mean of a metric's scores, which contains it.
 
     Nats per token: mean -+ 1.96 standard errors. Scores from 0 to 1: the same within these bounds, or Wilson's score
-    interval where every score is 0 or 1.
+    interval if every score is 0 or 1.
     """
     mean, error = mean_and_error(values)
     if metric == NATS:
@@ -166,9 +168,9 @@ def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the share `right / n`, which contains the share and lies within 0 and 1.
+    """Return Wilson's 95 % interval of the fraction `right / n`, which contains the fraction and lies within 0 and 1.
 
-    An end that is the share itself (0 of n, n of n) differs from it by rounding where the formula is evaluated.
+    Ends that equal the fraction (0 of n, n of n) are set exactly, because evaluating the formula would round them.
     """
     share = right / n
     centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)

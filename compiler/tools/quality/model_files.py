@@ -1,4 +1,4 @@
-"""The model that is evaluated: its digest, its tokenizer, and a program for every cell, each made once."""
+"""The evaluated model: its digest, its tokenizer, and a program for every cell, each made once."""
 
 from __future__ import annotations
 
@@ -33,52 +33,52 @@ TOKENIZER = "tokenizer.json"
 
 
 class ModelFiles:
-    """A checkpoint, and a folder for what is made of it.
+    """A checkpoint, and a folder for files made from it.
 
     Args:
-        model: anything that `sscc compile` takes.
-        folder: is made if need be; what lies there is used again where model, options and compiler are the same.
+        model: anything that `sscc compile` accepts.
+        folder: created if necessary; files are reused if model, options and compiler are the same.
 
     Raises:
         InputError: there is no such model.
     """
 
     def __init__(self, model: Path, folder: Path, numbers: Numbers) -> None:
-        state_of(model)  # which raises where there is none
+        state_of(model)  # raises if there is none
         self.model = model
         self._folder = folder
         self._numbers = numbers
 
     @cached_property
     def digest(self) -> str:
-        """sha256 (hex) over the names and bytes of its files."""
+        """Sha256 (hex) over the names and bytes of its files."""
         return files_digest(
             [self.model] if self.model.is_file() else sorted(p for p in self.model.rglob("*") if p.is_file())
         )
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The checkpoint's tokenizer, None if it has none. Raises InputError where it is damaged."""
+        """Tokenizer of the checkpoint, None if it has none. Raises InputError if it is damaged."""
         path = self._tokenizer_folder / TOKENIZER
         return load_tokenizer(path) if path.is_file() else None
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The checkpoint's chat template, None if it has none; its date is DAY. Raises InputError if it is damaged."""
+        """Chat template of the checkpoint, None if it has none; its date is DAY. Raises InputError if it is damaged."""
         from sscc.runtime.text.chat_template import ChatTemplate
 
         return ChatTemplate.load(self._tokenizer_folder, lambda: DAY)
 
     @cached_property
     def _tokenizer_folder(self) -> Path:
-        """A folder for the checkpoint's tokenizer. It is kept: that of a .gguf takes seconds to convert."""
+        """Return a folder with the checkpoint's tokenizer. It is kept: converting that of a .gguf takes seconds."""
         folder = self._folder / f"{self.digest[:16]}-tokenizer"
         if not (folder / TOKENIZER).is_file():
             from sscc.compiler.frontend.checkpoint import open_checkpoint
             from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES
 
             files = open_checkpoint(self.model).tokenizer
-            # tokenizer.json is written last: once it is there, so are the other files.
+            # tokenizer.json is written last: if it exists, so do the other files.
             for name in sorted(files.keys() & TOKENIZER_FILES, key=lambda name: name == TOKENIZER):
                 _make_folder(folder)
                 with replacing(folder / name) as file:
@@ -88,11 +88,11 @@ class ModelFiles:
     def artifact(
         self, geometry: Geometry, layer_topk: LayerTopk | None = None, rule: Rule | None = None
     ) -> Artifact:
-        """The program for a geometry, compiled if it is not there yet. Raises what `compile_model` raises.
+        """Return the program for a geometry; it is compiled if it does not exist. Raises as `compile_model` does.
 
         Args:
-            layer_topk: where layers select different numbers of positions.
-            rule: of one's own, whose name and digest the geometry has.
+            layer_topk: selected positions per layer, if they differ.
+            rule: user's rule, whose name and digest are in the geometry.
         """
         cache = cache_options(geometry)
         if layer_topk is not None:

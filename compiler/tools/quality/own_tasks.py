@@ -1,6 +1,6 @@
-"""A person's own examples, one JSON object a line, and files as LongBench and RULER write them.
+"""Users' examples, one JSON object per line, and files of LongBench and RULER.
 
-A line has a prompt and what is expected of it:
+A line has a prompt and the expected answer:
 
     {"prompt": .., "answers": [..]}
     {"context": .., "input": .., "answers": [..], "dataset": ..}       LongBench (arXiv 2308.14508)
@@ -58,7 +58,7 @@ REFUSED = {
     "lcc": "edit similarity",
     "repobench-p": "edit similarity",
 }
-"""LongBench's datasets that need a metric which is not here."""
+"""LongBench's datasets that need a metric which is not available."""
 
 
 class ExampleFileErrors(ErrorKind):
@@ -67,7 +67,7 @@ class ExampleFileErrors(ErrorKind):
     NOT_AN_OBJECT = InputError, "{where} is not a JSON object"
     NO_TOKENIZER = (
         UsageError,
-        "{where} is text, and the model has no tokenizer: give the fields tokens and answer_tokens",
+        "{where} is text, but the model has no tokenizer: give the fields tokens and answer_tokens",
     )
     ANSWERS_ARE_NOT_FIELDS = (
         InputError,
@@ -82,8 +82,8 @@ class ExampleFileErrors(ErrorKind):
         UsageError,
         "{where}: the question of {dataset} is in LongBench's prompt: give the whole text as the field prompt",
     )
-    UNKNOWN_METRIC = UsageError, "{where} has the metric {metric!r}, which is none of {metrics}"
-    BAD_NEW_TOKENS = UsageError, "{where} has max_new_tokens {value!r}, which is not a number from 1 up"
+    UNKNOWN_METRIC = UsageError, "{where} has the metric {metric!r}, it must be one of {metrics}"
+    BAD_NEW_TOKENS = UsageError, "{where} has max_new_tokens {value!r}, which is not a number of at least 1"
     NO_PROMPT = InputError, "{where} has neither a prompt nor an input"
     NO_ANSWERS = InputError, "{where} has no list of answers"
     NO_TOKENS = InputError, "{where} has no list of token numbers in the field {field!r}"
@@ -92,15 +92,16 @@ class ExampleFileErrors(ErrorKind):
 def own_examples(
     path: Path, count: int | None, prompts: PromptFormat | None, longest: int | None = None
 ) -> Iterator[Example]:
-    """The first `count` examples (all if None) of each task in a file.
+    """Return the first `count` examples (None for all) of each task in a file.
 
     Args:
-        prompts: makes tokens of text, which becomes a turn of the user whole where it has a template; None where the
-            model has no tokenizer. Lines of tokens stay as they are.
-        longest: a prompt of more tokens loses its middle, as LongBench does it; None keeps all of it.
+        prompts: converts text to tokens, as a whole user turn if it has a template; None if the model has no tokenizer.
+            Lines of tokens are used unchanged.
+        longest: maximum number of tokens of a prompt; a longer one loses its middle, as in LongBench; None for no
+            limit.
 
     Raises:
-        InputError: a line is no example.
+        InputError: a line is not an example.
         UsageError: a dataset that cannot be scored, text without a tokenizer, or `longest` leaves no room for text.
     """
     seen: Counter[str] = Counter()
@@ -118,7 +119,7 @@ def own_examples(
 
 
 def cut_middle(tokens: list[int], longest: int) -> list[int]:
-    """The first and the last half of `longest` tokens."""
+    """Return the first and the last half of `longest` tokens."""
     if len(tokens) <= longest:
         return tokens
     return [*tokens[: longest // 2], *tokens[len(tokens) - (longest - longest // 2) :]]
@@ -157,7 +158,7 @@ def _example(
 
 
 def _check_the_template_is_whole(prompts: PromptFormat, longest: int) -> None:
-    """Raises UsageError where cutting a prompt to `longest` tokens would cut the template, which is at both ends."""
+    """Raise UsageError if cutting a prompt to `longest` tokens would cut the template, which is at both ends."""
     own = 0 if prompts.template is None else prompts.added("x")
     if longest // 2 < own:
         raise ExampleFileErrors.TEMPLATE_FILLS_PROMPT(longest=longest, template_tokens=own, least=2 * own)
@@ -179,7 +180,7 @@ def _scoring(fields: dict[str, Any], where: str) -> tuple[str, int]:
 
 
 def _prompt(fields: dict[str, Any], where: str) -> str:
-    """The prompt as it is, or a context with a question after it."""
+    """Return the prompt of a line, or its context with a question behind it."""
     if isinstance(fields.get("prompt"), str):
         return str(fields["prompt"])
     question, context = fields.get("input"), fields.get("context")

@@ -23,12 +23,13 @@ class PerplexityErrors(ErrorKind):
 def perplexity_examples(
     text: str, name: str, lengths: Sequence[int], scored: int, count: int, tokenizer: Tokenizer
 ) -> Iterator[Example]:
-    """`count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
+    """Return `count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
 
     Args:
-        name: what messages call the text.
+        name: name of the text in messages.
 
-    More windows than fit into the text side by side overlap. Raises UsageError where the text is shorter than one.
+    Windows overlap if they do not fit into the text side by side. Raises UsageError if the text is shorter than one
+    window.
     """
     tokens = encode(tokenizer, text)
     for length in lengths:

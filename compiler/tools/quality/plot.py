@@ -1,4 +1,4 @@
-"""Quality against the rows of the cache and against its bytes, as SVG."""
+"""Plot of quality over the rows of the cache and over its bytes, as SVG."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ MIB = 2**20
 
 
 def require_plotting() -> None:
-    """Raises UsageError where matplotlib is not installed."""
+    """Raise UsageError if matplotlib is not installed."""
     require(EVAL, "the plot, which --no-plot leaves out,")
 
 
 def plot(cells: Sequence[CellSummary], title: str) -> bytes:
-    """An SVG: a column per group of examples, above over rows and below over bytes; equal results, equal bytes."""
+    """Return an SVG with a column per group of examples, over rows above and over bytes below. Equal results give equal
+    bytes."""
     groups = len(cells[0].scores)
 
     def draw(pyplot: Any) -> Any:

@@ -1,4 +1,5 @@
-"""From a question to the tokens of a prompt: text to be continued, or a turn of the checkpoint's own chat template."""
+"""Conversion of questions to the tokens of a prompt: text to be continued, or a turn of the checkpoint's chat template.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +15,27 @@ if TYPE_CHECKING:
     from sscc.runtime.text.chat_template import ChatTemplate
 
 DAY = datetime(2024, 7, 26)
-"""The date for templates that write one, the one that Llama 3's has without a clock: prompts are the same every day."""
+"""Date for templates that write one, the default of Llama 3's template: prompts are the same every day."""
 
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """How prompts are written.
+    """Format of prompts.
 
     Attributes:
-        tokenizer: of the model.
-        template: puts the question into a turn of the user; None for plain text to be continued.
+        tokenizer: tokenizer of the model.
+        template: puts the question into a user turn; None for plain text to be continued.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
 
     def text(self, question: str, answer_prefix: str = "") -> str:
-        """The prompt for a question, ending with the beginning of its answer.
+        """Return the prompt for a question, ending with the beginning of its answer.
 
-        In plain text the two follow each other as they are. With a template the answer begins behind the generation
-        prompt, as RULER has it, with one space before it where the generation prompt does not end in white space.
-        Raises UsageError where the template refuses the question.
+        In plain text the answer directly follows the question. With a template it begins behind the generation prompt,
+        as in RULER, with one space before it unless the generation prompt ends in white space. Raises UsageError if the
+        template refuses the question.
         """
         if self.template is None:
             return question + answer_prefix
@@ -44,23 +45,24 @@ class PromptFormat:
         return f"{begun} {answer_prefix.lstrip()}"
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of what `text` gave. A template writes the special tokens itself, so none are added to its own."""
+        """Return the tokens of a result of `text`. A template writes the special tokens itself, so none are added then.
+        """
         return encode(self.tokenizer, text, special=self.template is None)
 
     def encode_answer(self, text: str) -> list[int]:
-        """Tokens of an answer, which begins with a space, behind what `text` gave: no special ones, and in a turn no
-        space."""
+        """Return the tokens of an answer, which begins with a space, behind a result of `text`: without special tokens,
+        and in a turn without the space."""
         return encode(self.tokenizer, text if self.template is None else text.lstrip(), special=False)
 
     def count_answer(self, text: str) -> int:
-        """How many `encode_answer` gives."""
+        """Return the number of tokens of `encode_answer`."""
         return len(self.encode_answer(text))
 
     def count(self, text: str) -> int:
-        """Tokens of what `text` gave."""
+        """Return the number of tokens of a result of `text`."""
         return len(self.encode(text))
 
     def added(self, question: str, answer_prefix: str = "") -> int:
-        """How many tokens the format adds to the bare ones of a question and the beginning of its answer."""
+        """Return the number of tokens that the format adds to those of a question and the beginning of its answer."""
         bare = encode(self.tokenizer, question + answer_prefix, special=False)
         return self.count(self.text(question, answer_prefix)) - len(bare)

@@ -1,4 +1,4 @@
-"""Text of our own that tasks are made of: sentences to hide something in, words to make keys of."""
+"""Texts of our own for tasks: sentences to hide needles in, words for keys."""
 
 from __future__ import annotations
 

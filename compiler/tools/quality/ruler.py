@@ -1,4 +1,5 @@
-"""RULER itself (arXiv 2404.06654): the generators of the package nvidia-long-context-eval, run as it runs them."""
+"""RULER itself (arXiv 2404.06654): the generators of the package nvidia-long-context-eval, run as the package runs
+them."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.extras import RULER, require
 
 PACKAGE = "long_context_eval"
-LIMIT = 900.0  # seconds: a generator loops for ever where not even its smallest prompt fits
+LIMIT = 900.0  # seconds; a generator loops forever if its smallest prompt does not fit
 
 
 class RulerErrors(ErrorKind):
-    UNKNOWN_TASK = UsageError, "RULER has no task {task!r}, but it has {tasks}"
+    UNKNOWN_TASK = UsageError, "RULER has no task {task!r}; its tasks are {tasks}"
     TEMPLATE_FILLS_PROMPT = (
         UsageError,
         "the task {task} of RULER does not fit into {length} tokens: the chat template alone has {template_tokens}",
@@ -42,7 +43,7 @@ class RulerErrors(ErrorKind):
 
 
 def ruler_tasks() -> dict[str, Any]:
-    """The tasks of the installed package: name -> configuration. Raises UsageError where it is not installed."""
+    """Return the configuration of each task of the installed package. Raises UsageError if it is not installed."""
     package = _package()
     import yaml
 
@@ -51,10 +52,11 @@ def ruler_tasks() -> dict[str, Any]:
 
 
 def ruler_examples(name: str, length: int, count: int, seed: int, prompts: PromptFormat) -> Iterator[Example]:
-    """`count` examples of a RULER task, with prompts of at most about `length` tokens.
+    """Return `count` examples of a RULER task, with prompts of at most about `length` tokens.
 
-    A chat template is put around what the generators write for models that continue text. They take templates too, but
-    change words in them ("are" to "is" for one needle), and so in the system message that is in some of them.
+    A chat template is put around the output of the generators for models that continue text. They also accept
+    templates, but change words in them ("are" to "is" for one needle), and so in the system message that some of them
+    contain.
 
     Raises:
         UsageError: the package is not installed, or has no such task, or `length` has no room beside the template.
@@ -97,7 +99,7 @@ def ruler_examples(name: str, length: int, count: int, seed: int, prompts: Promp
 
 
 def _parted(text: str, prefix: str) -> tuple[str, str]:
-    """A generated prompt as the question and the beginning of its answer, of which `prefix` is the pattern."""
+    """Return a generated prompt as the question and the beginning of its answer, which `prefix` matches."""
     constant = prefix.partition("{")[0]
     place = text.rfind(constant) if constant else len(text)
     if place < 0:
@@ -126,7 +128,7 @@ def _generate(name: str, script: Path, options: dict[str, Any]) -> None:
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """A folder that transformers' AutoTokenizer opens."""
+    """Write a folder that transformers' AutoTokenizer opens."""
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))

@@ -1,4 +1,4 @@
-"""An evaluation from beginning to end: examples, cells, what is done already, what is left."""
+"""An evaluation from beginning to end: examples, cells, existing results, and the remaining runs."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Evaluation:
 
 
 def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
-    """Runs every example through every cell, but for those that the journal in `folder` has already.
+    """Run every example through every cell, except those that the journal in `folder` already has.
 
-    Also writes the examples there, for other programs to run. Programs go to `folder`/work.
+    Also writes the examples there, for other programs. Programs go to `folder`/work.
 
     Raises:
         UsageError: the options do not fit the model, each other, or the journal.
-        SsccError: what a compilation or a session raises.
+        SsccError: an error of a compilation or a session.
     """
     files = ModelFiles(options.model, folder / WORK, options.numbers)
     tokenizer = files.tokenizer
@@ -88,7 +88,8 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar over so many examples, of all cells. Gives what says which one runs, and how many more are done."""
+    """Show a progress bar over `total` examples of all cells. The block gets a function to report the running example,
+    and the number of examples done."""
     done = 0
     with bar("compiling") as (advance, update):
 
@@ -103,7 +104,7 @@ def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
 
 
 def _with_equal_bytes(cells: list[Cell], files: ModelFiles) -> list[Cell]:
-    """The cells, and behind them those of SnapStream that hold as much as the ones that choose by query."""
+    """Return the cells, followed by those of SnapStream that hold as many bytes as the ones that select by query."""
     programs = (files.artifact(cell.geometry).signature for cell in cells if cell.method == QUERY)
     equal = (snapstream_that_holds(program.held_bytes, program) for program in programs)
     return list({cell.name: cell for cell in [*cells, *filter(None, equal)]}.values())
@@ -118,11 +119,11 @@ def run_cell(
     seen: Callable[[str, int], None] = lambda text, count: None,
     left: Callable[[Example, float, Signature], PromptTokens] | None = None,
 ) -> None:
-    """Runs examples one after the other and writes each down as it is done.
+    """Run examples one after another, and record each when it is done.
 
     Args:
-        seen: told what is run, and how many examples more are done.
-        left: what a draft leaves of prompts, for cells that read a part of them.
+        seen: called with the running example, and the number of examples done since the last call.
+        left: shortens prompts by a draft, for cells that read a part of them.
     """
     for example in examples:
         seen(f"{cell.name}, {example.group}", 0)
@@ -150,7 +151,8 @@ def _record(cell: Cell, example: Example, outcome: ExampleResult) -> Record:
 
 
 def _check_names(examples: Sequence[Example]) -> None:
-    """Two files may have a task of the same name: then nobody could tell their examples apart."""
+    """Refuse examples with the same name: two files may have a task of the same name, whose examples could not be told
+    apart."""
     name, times = Counter(example.name for example in examples).most_common(1)[0]
     if times > 1:
         raise EvaluationErrors.REPEATED_EXAMPLE(example=name, times=times)

@@ -1,7 +1,7 @@
 """One example through one compressed cache.
 
-The first token after a prompt usually comes from prefill, whose attention is exact: it says nothing about the cache. So
-the last token of the prompt is fed once more, at its own position, and all that is scored comes out of the cache.
+The first token after a prompt usually comes from prefill, whose attention is exact and does not depend on the cache. So
+the last token of the prompt is fed once more, at its own position, and all scored tokens come from the cache.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TOKENS = "tokens"
 
 
 class ExampleScoringErrors(ErrorKind):
-    UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, which is none of {metrics}"
+    UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, it must be one of {metrics}"
 
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """What came of an example.
+    """Result of an example.
 
     Attributes:
-        score: by the example's metric, 0 to 1; nats per token (less is better) where a continuation is predicted.
-        said: the text that was generated; "" without a tokenizer.
-        tokens: the tokens that were generated, the ending one included; none where a continuation is predicted.
-        kept_rows: rows of the cache that were in use in the end, per layer and KV head.
+        score: score of the example's metric, 0 to 1; nats per token (less is better) for a predicted continuation.
+        said: generated text; "" without a tokenizer.
+        tokens: generated tokens, the end token included; empty for a predicted continuation.
+        kept_rows: rows of the cache in use at the end, per layer and KV head.
         seconds: wall time of prefill and decode.
     """
 
@@ -53,8 +53,8 @@ class ExampleResult:
 def run_example(
     session: Session, example: Example, tokenizer: Tokenizer | None, prompt: PromptTokens | None = None
 ) -> ExampleResult:
-    """Prefills slot 0 with the prompt, or with what a draft has left of it, and scores what comes out of the cache that
-    is left of that."""
+    """Prefill slot 0 with the prompt, or with its part that a draft has left, and score the output over the resulting
+    cache."""
     start = time.perf_counter()
     session.prefill(0, example.prompt if prompt is None else prompt)
     logits = session.replay(0)
@@ -73,7 +73,7 @@ def run_example(
 
 
 def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:
-    """At most `count` tokens, the ending one included."""
+    """Return at most `count` greedy tokens, the end token included."""
     ends, sampler = session.signature.eos_token_ids, Sampler(Sampling())
     tokens = [sampler.pick(logits)]
     while len(tokens) < count and tokens[-1] not in ends:
@@ -82,7 +82,7 @@ def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:
 
 
 def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float:
-    """Minus the mean logarithm of the probabilities of the tokens, each given those before it."""
+    """Return minus the mean log-probability of the tokens, each given those before it."""
     total = 0.0
     for number, token in enumerate(continuation, 1):
         total -= log_probability(logits, token)

@@ -1,4 +1,4 @@
-"""The outcome as a table for people, in text and in Markdown, and as JSON for programs."""
+"""The outcome as a table, in text and in Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sscc.ir.sizes import format_bytes
 
 FORMAT = 1
 LARGEST_EXPONENT = 709.0
-"""Nats beyond which a perplexity is no f64."""
+"""Nats beyond which a perplexity exceeds the range of f64."""
 
 Table = list[list[str]]
 """Rows of cells; the first row is the heading."""
 
 
 def tables(cells: Sequence[CellSummary]) -> list[Table]:
-    """A table of scores in percent, and one of nats per token, as far as there is something in them.
+    """Return a table of scores in percent, and one of nats per token, unless they are empty.
 
-    Where a cell chooses by query, all have columns for the rows that a step reads, and its bytes.
+    If a cell selects by query, all have columns for the rows that a step reads, and its bytes.
     """
     tables = []
     caches = ["cache", *_cost_heading(cells)]
@@ -44,10 +44,10 @@ def tables(cells: Sequence[CellSummary]) -> list[Table]:
 
 
 def paired(cells: Sequence[CellSummary]) -> Table | None:
-    """Each cell's scores minus the full cache's of the same examples, in points, with their 95 % interval.
+    """Return each cell's scores minus the full cache's of the same examples, in points, with their 95 % interval.
 
-    None where no cell chooses by query, by a rule of one's own, is one of several widths of pooling or reads a part of
-    its prompts, there is no full cache, or no score in percent.
+    None if no cell selects by query or by a user's rule, is one of several widths of pooling or reads a part of its
+    prompts, there is no full cache, or no score in percent.
     """
     groups = _of(cells[0], nats=False)
     apart = (cell.cell.one_of_pools or cell.cell.rule is not None or cell.cell.keep is not None for cell in cells)
@@ -60,13 +60,13 @@ def paired(cells: Sequence[CellSummary]) -> Table | None:
 
 
 def markdown(table: Table) -> str:
-    """The table with numbers on the right."""
+    """Return the table in Markdown, with numbers right-aligned."""
     rule = ["---", *("---:" for _ in table[0][1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in [table[0], rule, *table[1:]])
 
 
 def text(table: Table) -> str:
-    """The table in columns of spaces."""
+    """Return the table in columns of spaces."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = []
     for row in table:
@@ -76,7 +76,7 @@ def text(table: Table) -> str:
 
 
 def results(options: EvalOptions, evaluation: Evaluation) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """Return all results, for JSON."""
     return {
         "format": FORMAT,
         "versions": {"sscc": own_version(), **tool_versions()},
@@ -87,7 +87,7 @@ def results(options: EvalOptions, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def page(options: EvalOptions, evaluation: Evaluation, plot: Path | None) -> str:
-    """The Markdown of a report."""
+    """Return the Markdown of a report."""
     parts = [f"# {options.model.name}", f"{LEGEND} {CHAT}" if options.chat else LEGEND]
     parts += [markdown(table) for table in tables(evaluation.cells)]
     differences = paired(evaluation.cells)
@@ -114,12 +114,12 @@ def _finite(value: Any) -> Any:
 LEGEND = (
     "Scores in percent with their 95 % interval; of perplexity, nats per token with its standard error, and the "
     "difference from the full cache on the same tokens. KV, or held: bytes of one sequence. "
-    "All methods of one budget keep as many rows; query keeps all rows, and a step reads as many."
+    "All methods with one budget keep the same number of rows; query keeps all rows, and a step reads that number."
 )
 
 PAIRED = (
     "The same minus the full cache's score of the same example, in points: the mean and 1.96 of its standard errors on "
-    "either side. An interval of no width says that all examples differ alike."
+    "either side. An interval of zero width means that all examples differ equally."
 )
 
 CHAT = "Prompts are turns of the model's chat template."
@@ -139,7 +139,7 @@ def _cost_heading(cells: Sequence[CellSummary]) -> list[str]:
 
 
 def _cache(cell: CellSummary, cells: Sequence[CellSummary]) -> list[str]:
-    """The name of a cell and what it costs, beside these cells."""
+    """Return the name of a cell and its costs, as compared with these cells."""
     read = [str(cell.cell.budget), format_bytes(cell.read_bytes)] if _by_query(cells) else []
     return [cell.cell.name, *read, format_bytes(cell.kv_bytes)]
 
@@ -161,7 +161,7 @@ def _points(score: Score) -> str:
 
 
 def _nats(score: Score) -> str:
-    """Nats and perplexity; against the full cache the difference of the same windows."""
+    """Return nats and perplexity, and the difference from the full cache on the same windows."""
     perplexity = math.exp(score.mean) if score.mean < LARGEST_EXPONENT else math.inf
     said = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {perplexity:.2f}"
     if score.difference is None or score.difference_error is None:

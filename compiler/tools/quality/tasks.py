@@ -1,4 +1,4 @@
-"""The tasks that the repository generates, by name; equal arguments give equal examples on every machine."""
+"""The tasks that the repository generates, by name. Equal arguments give equal examples on every machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sscc.compiler.tools.quality.prompts import PromptFormat
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples, modulo 1, are spread evenly over 0 .. 1 however many of them there are."""
+"""Multiples of it, modulo 1, are spread evenly over 0 .. 1, however many there are."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Task:
     """A kind of example.
 
     Attributes:
-        summary: one line for people.
-        make: makes the example of any length.
-        max_new_tokens: enough for a right answer of a model that spells numbers digit by digit.
+        summary: one line for users.
+        make: makes an example of any length.
+        max_new_tokens: enough for a correct answer of a model that spells numbers digit by digit.
         metric: a name of `METRICS`.
-        placed: whether the depth says where the answer is.
+        placed: True if the depth is the position of the answer.
     """
 
     summary: str
@@ -60,10 +60,10 @@ TASKS = {
 
 
 def make_example(name: str, length: int, index: int, seed: int, prompts: PromptFormat) -> Example:
-    """Example `index` of a task, its whole prompt as near below `length` tokens as its filler comes, together with the
-    part of the answer that is given.
+    """Return example `index` of a task. Its whole prompt, including the given part of the answer, is as close below
+    `length` tokens as its filler allows.
 
-    Raises UsageError where the task does not fit into `length`.
+    Raises UsageError if the task does not fit into `length`.
     """
     task = TASKS[name]
     depth = (index + 1) * GOLDEN % 1.0

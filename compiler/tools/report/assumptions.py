@@ -1,4 +1,4 @@
-"""What the modelled times rest on: every figure of the machine with its origin, and the rules of the model."""
+"""Assumptions of the modelled times: every figure of the machine with its origin, and the rules of the model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Attributes: figures: name, value in words, figure. used: the names of those that these times rest on. rules: a
-    sentence each."""
+    """The assumptions of the modelled times.
+
+    Attributes:
+        figures: name, value in words, and figure.
+        used: names of the figures on which these times depend.
+        rules: rules of the model, one sentence each.
+    """
 
     machine: str
     note: str
@@ -34,7 +39,7 @@ def assumptions(sources: Sources) -> Assumptions:
 
 
 def _in_words(figure: Figure) -> str:
-    """Its value and unit; large and small ones with a prefix."""
+    """Return the value and unit of a figure; large and small ones with a prefix."""
     unit, space, rest = figure.unit.partition(" ")
     if unit == "bytes":
         return f"{format_bytes(int(figure.value))}{space}{rest}"

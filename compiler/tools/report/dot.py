@@ -1,4 +1,4 @@
-"""The graph of a program as Graphviz text: a cluster for every kernel and pipeline, `dot -Tsvg` draws it."""
+"""The graph of a program as Graphviz text, with a cluster for every kernel and pipeline. `dot -Tsvg` draws it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHAPES = {"product": "box", "cache": "box3d", "elementwise": "ellipse", "exchang
 
 
 def dot_text(name: str, kernels: Sequence[KernelGraph]) -> str:
-    """Kernels of all entries as one directed graph; streams to the next iteration are dashed."""
+    """Return the kernels of all entries as one directed graph; streams to the next iteration are dashed."""
     lines = [f"digraph {_quoted(name)} {{", '  node [fontname="sans-serif", fontsize=10];']
     lines += ['  edge [fontname="sans-serif", fontsize=9];', "  compound=true;"]
     for number, kernel in enumerate(kernels):
@@ -49,6 +49,6 @@ def _edge(stream: Stream) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""A string of the DOT language: a quote and a backslash are escaped, a line ends with \n."""
+    r"""Return a string of the DOT language: quotes and backslashes are escaped, a line ends with \n."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,8 +1,8 @@
-"""The kernels of an entry as graphs: stages, the streams between them, and what they reach in memory.
+"""The kernels of an entry as graphs: stages, the streams between them, and their accesses to memory.
 
-A load, a stage that only brings a tile from memory to a stream, belongs to the stages that read the stream, and a store
-to the one that fills it: so a graph has as many nodes as there is something to compute. What a call of the entry takes
-is the timing model's.
+A load (a stage that only copies a tile from memory to a stream) belongs to the stages that read the stream, and a store
+to the one that fills it, so that a graph has one node per stage that computes. The costs of a call of the entry are
+those of the timing model.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from sscc.ir.target import Target
 from sscc.runtime.timing import StageSummary, Timing
 
 Kind = Literal["product", "cache", "elementwise", "exchange", "copy"]
-"""What a stage mostly does: products; a step of the algorithm; element-wise work and reductions; something together
-with other ranks; moving what is there."""
+"""Main work of a stage: products; a step of the algorithm; element-wise work and reductions; communication with other
+ranks; copying."""
 
 Verb = Literal["loads", "reads", "updates", "stores", "writes"]
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a stage reaches in memory: by a load or a store of its own, or in place.
+    """An access of a stage to memory: by a load or a store of its own, or in place.
 
     Attributes:
-        name: the tensor's, of the first launch of the kernel.
-        stage: the load's or the store's; "" where it is reached in place.
-        tiles: firings of the load or store in an iteration. when: as the stage's.
-        slots, slot_bytes: of the stream that it comes or goes through; 0 where there is none.
-        nbytes: that it moves in a call of the entry; None for what is reached in place.
+        name: name of the tensor, in the first launch of the kernel.
+        stage: name of the load or store; "" for an access in place.
+        tiles: firings of the load or store in an iteration.
+        when: as for the stage.
+        slots, slot_bytes: size of its stream; 0 if there is none.
+        nbytes: bytes moved in a call of the entry; None for an access in place.
     """
 
     verb: Verb
@@ -69,13 +70,15 @@ class Node:
     """A stage with its loads and stores.
 
     Attributes:
-        steps: what its body does, in words.
-        tiles: firings in an iteration. pcus: 0 for the whole machine.
-        seconds: of a call of the entry, that it and its loads take with memory to themselves: the longest that one of
-            them is busy, or what memory takes for the bytes of all.
-        bound: what fills that time ("compute", "firings", or transfers: "memory", "links" to other ranks, "chip");
-            "" where it never fires.
-        operations: of a call. memory_bytes: moved from and to memory off the chip, by loads too.
+        steps: work of its body, in words.
+        tiles: firings in an iteration.
+        pcus: compute units; 0 for the whole machine.
+        seconds: time in a call of the entry of the stage and its loads with memory to themselves: the longest busy time
+            of one of them, or the time of memory for the bytes of all.
+        bound: limit of that time ("compute", "firings", or transfers: "memory", "links" to other ranks, "chip"); "" if
+            it never fires.
+        operations: operations of a call.
+        memory_bytes: bytes moved from and to off-chip memory, including loads.
         carries: streams that the next iteration reads.
     """
 
@@ -96,7 +99,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Stream:
-    """A buffer from a stage to another. Attributes: carried: to the next iteration's."""
+    """A buffer from one stage to another.
+
+    Attributes:
+        carried: True if the next iteration reads it.
+    """
 
     source: str
     target: str
@@ -109,7 +116,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class PipelineGraph:
-    """Attributes: loops: around it, in words, from the outside. iterations: its own, in words."""
+    """The graph of a pipeline.
+
+    Attributes:
+        loops: loops around it, in words, outermost first.
+        iterations: its own iterations, in words.
+    """
 
     name: str
     loops: tuple[str, ...]
@@ -120,7 +132,12 @@ class PipelineGraph:
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """A kernel in one call of an entry. Attributes: seconds: of all its launches. pcus, pmus: per socket."""
+    """A kernel in one call of an entry.
+
+    Attributes:
+        seconds: time of all its launches.
+        pcus, pmus: units per socket.
+    """
 
     entry: str
     name: str
@@ -141,7 +158,7 @@ class KernelGraph:
 
 
 def kernel_graphs(program: Program, timing: Timing) -> tuple[KernelGraph, ...]:
-    """The kernels that an entry launches, each once, in the order of their first launches."""
+    """Return the kernels that an entry launches, each once, in the order of their first launches."""
     kernels = {kernel.name: kernel for kernel in program.kernels}
     summaries = {summary.name: summary for summary in timing.kernels()}
     first: dict[str, Launch] = {}
@@ -195,7 +212,7 @@ def _span(lower: ScalarOperand, upper: ScalarOperand) -> str:
 
 
 class _Pipeline:
-    """One pipeline. Stages are told by their names, which differ within it."""
+    """One pipeline. Stages are identified by their names, which differ within it."""
 
     def __init__(
         self,
@@ -229,7 +246,7 @@ class _Pipeline:
         return ((param.access, port) for param, port in zip(params, stage.ports, strict=True))
 
     def _copied(self, stage: Stage) -> tuple[str, str] | None:
-        """From what region to what other one a stage copies; None for one that does something else."""
+        """Return the regions from which and to which a stage copies; None for a stage with other work."""
         body = self._bodies[stage.body]
         if not _is_copy(body) or len(body.params) != 2:
             return None
@@ -239,7 +256,7 @@ class _Pipeline:
         return (a.view.tensor, b.view.tensor) if first == "read" else (b.view.tensor, a.view.tensor)
 
     def _fold(self) -> dict[str, str]:
-        """Loads and stores that other stages have, with the stream that they fill or empty."""
+        """Return loads and stores that are merged into other stages, with the stream that they fill or empty."""
         copies = {name: copied for name, stage in self._stages.items() if (copied := self._copied(stage))}
         loads = {name: to for name, (of, to) in copies.items() if of in self._names and to in self._buffers}
         stores = {name: of for name, (of, to) in copies.items() if to in self._names and of in self._buffers}
@@ -293,7 +310,7 @@ class _Pipeline:
                     yield self._through(name, "loads" if verb == "loads" else "stores", self._buffers[region])
 
     def _through(self, name: str, verb: Verb, buffer: Buffer) -> Access:
-        """A load or a store."""
+        """Return a load or a store."""
         stage, timed = self._stages[name], self._timed[name]
         copied = self._copied(stage)
         assert copied is not None
@@ -320,7 +337,7 @@ class _Pipeline:
 
 
 def kind_of(body: Body) -> Kind:
-    """What a body mostly does."""
+    """Return the main work of a body."""
     if any(isinstance(step, Op) for step in body.steps):
         return "cache"
     if any(isinstance(step, Collective) for step in body.steps):

@@ -1,8 +1,8 @@
-"""Where the nodes of a directed graph without circles lie in a drawing: in layers, from the top to the bottom.
+"""Layout of a directed acyclic graph in layers, from the top to the bottom.
 
-After Sugiyama, Tagawa and Toda (1981): every node lies below all that it depends on, an edge that passes layers gets a
-place in each of them, the order within layers is improved by barycentres so that fewer edges cross, and then nodes are
-moved as near to their neighbours as that order allows.
+After Sugiyama, Tagawa and Toda (1981): every node is placed below all nodes that it depends on, an edge that passes
+layers gets a place in each of them, the order within layers is improved by barycentres to reduce crossings, and then
+nodes are moved as close to their neighbours as that order allows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ Edge = tuple[str, str]
 SWEEPS = 12
 GAP_X, GAP_Y = 22.0, 46.0
 LANE = 14.0
-"""Width of the place that an edge has in a layer that it passes."""
+"""Width of an edge's place in a layer that it passes."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Attributes: nodes: the left upper corner of each. paths: per edge, where it leaves, passes layers, and ends."""
+    """The result of a layout.
+
+    Attributes:
+        nodes: upper left corner of each node.
+        paths: for each edge, the points where it leaves, passes layers, and ends.
+    """
 
     nodes: Mapping[str, Point]
     paths: Mapping[Edge, tuple[Point, ...]]
@@ -32,10 +37,10 @@ class Placed:
 
 
 def place(sizes: Mapping[str, Size], edges: Sequence[Edge]) -> Placed:
-    """Places nodes of these widths and heights. Edges must make no circle; their order and that of nodes breaks ties.
+    """Place nodes of these widths and heights. Edges must not form a cycle; their order and that of nodes break ties.
 
     Raises:
-        ValueError: the edges make a circle.
+        ValueError: the edges form a cycle.
     """
     return _Layers(sizes, list(dict.fromkeys(edges))).placed()
 
@@ -91,7 +96,8 @@ class _Layers:
         return tops[self._rank[name]] + self._sizes[name][1]
 
     def _port(self, name: str, neighbours: list[str], other: str, middle: Mapping[str, float]) -> float:
-        """Where on a node's edge the line to a neighbour ends: side by side, in the order of the neighbours."""
+        """Return where the line to a neighbour ends on a node's border: side by side, in the order of the neighbours.
+        """
         order = sorted(neighbours, key=lambda n: middle[n])
         share = (order.index(other) + 1) / (len(order) + 1)
         return middle[name] + (share - 0.5) * self._widths[name] * 0.8
@@ -131,8 +137,8 @@ class _Layers:
         return centres
 
     def _spread(self, layer: list[str], wanted: list[float]) -> dict[str, float]:
-        """Centres in the order of a layer, side by side without touching, whose squared distances from what is wanted
-        are least: an isotonic regression, by pooling neighbours that would overlap."""
+        """Return centres in the order of a layer, side by side without overlap, with the least squared distances from
+        the wanted ones: an isotonic regression, by pooling neighbours that would overlap."""
         offsets, offset = [], 0.0
         for at, name in enumerate(layer):
             if at:
@@ -149,7 +155,8 @@ class _Layers:
 
 
 def _ranks(names: list[str], edges: list[Edge]) -> dict[str, int]:
-    """The longest way to each node; a node that nothing comes before lies just above the first that needs it."""
+    """Return the layer of each node by its longest path; a node without predecessors is placed just above its first
+    successor."""
     above: dict[str, list[str]] = {name: [] for name in names}
     below: dict[str, list[str]] = {name: [] for name in names}
     for source, target in edges:
@@ -165,7 +172,7 @@ def _ranks(names: list[str], edges: list[Edge]) -> dict[str, int]:
             if not left[lower]:
                 ready.append(lower)
     if len(rank) < len(names):
-        raise ValueError("the edges make a circle")
+        raise ValueError("the edges form a cycle")
     for name in names:
         if not above[name] and below[name]:
             rank[name] = min(rank[n] for n in below[name]) - 1

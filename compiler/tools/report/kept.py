@@ -1,4 +1,5 @@
-"""What the cache keeps of a text: of each token the share of layers and heads that do, and each of them by itself."""
+"""Section on the tokens that the cache keeps of a text: the fraction of layers and heads that keep each token, and each
+of them individually."""
 
 from __future__ import annotations
 
@@ -9,13 +10,18 @@ from sscc.compiler.tools.inspection.kept_tokens import main_reasons
 from sscc.compiler.tools.report.report_inputs import Sources
 
 MOST_DETAIL = 4 << 20
-"""Letters that say of each layer and head what it keeps; a text of which it would be more has none."""
+"""Maximum number of characters for what each layer and head keeps; a longer text is shown without this detail."""
 SHADES = 4
 
 
 @dataclass(frozen=True)
 class Word:
-    """A token. Attributes: kind: the name of the `Reason` that most have. shade: 0 (nobody keeps it) .. `SHADES`."""
+    """A token.
+
+    Attributes:
+        kind: name of the most frequent `Reason`.
+        shade: 0 (no layer keeps it) .. `SHADES`.
+    """
 
     text: str
     position: int
@@ -26,7 +32,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer. Attributes: rows: for each KV head a digit per token, its `Reason`."""
+    """A layer.
+
+    Attributes:
+        rows: for each KV head a digit per token, its `Reason`.
+    """
 
     number: int
     source: int | None
@@ -35,7 +45,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class KeptText:
-    """Attributes: layers: none where they would be too much. heads: of all layers together."""
+    """The tokens of a text.
+
+    Attributes:
+        layers: details by layer; empty if they would be too long.
+        heads: KV heads of all layers together.
+    """
 
     words: tuple[Word, ...]
     prompt: int
@@ -47,7 +62,7 @@ class KeptText:
 
 
 def kept(sources: Sources) -> KeptText | None:
-    """None where no text was given."""
+    """Return the section; None if no text was given."""
     if sources.text is None:
         return None
     told = sources.text.kept

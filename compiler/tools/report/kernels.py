@@ -12,9 +12,10 @@ from sscc.compiler.tools.report.report_inputs import Sources
 from sscc.ir.sizes import format_bytes, format_seconds
 
 DRAWN = 8
-"""Kernels of an entry that are drawn, of several stages, those that take longest; all others are in the table alone."""
+"""Maximum number of drawn kernels of an entry, among those with several stages: the slowest ones. The table lists all.
+"""
 LARGEST = 160
-"""Stages of a pipeline that are drawn at most."""
+"""Maximum number of stages of a drawn pipeline."""
 
 WIDTH, HEAD, ROW, FOOT = 224.0, 64.0, 16.0, 6.0
 ROWS = 6
@@ -24,7 +25,12 @@ LETTERS = 30
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a card. Attributes: verb: of `Access`. hint: the whole of it, for whoever points at it."""
+    """A line of a card.
+
+    Attributes:
+        verb: verb of the `Access`.
+        hint: full text for a tooltip.
+    """
 
     verb: str
     text: str
@@ -33,7 +39,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Card:
-    """A stage in the drawing. Attributes: share: of the time of the busiest stage of the pipeline, 0 .. 1."""
+    """A stage in the drawing.
+
+    Attributes:
+        share: its time relative to the busiest stage of the pipeline, 0 .. 1.
+    """
 
     x: float
     y: float
@@ -50,7 +60,12 @@ class Card:
 
 @dataclass(frozen=True)
 class Wire:
-    """A stream in the drawing. Attributes: path: as SVG writes it. x, y: of its label."""
+    """A stream in the drawing.
+
+    Attributes:
+        path: path in SVG's syntax.
+        x, y: position of its label.
+    """
 
     path: str
     label: str
@@ -62,7 +77,12 @@ class Wire:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Attributes: heading: the pipeline and what loops around it, in words. left_out: why nothing is drawn; ""."""
+    """The drawing of a pipeline.
+
+    Attributes:
+        heading: the pipeline and the loops around it, in words.
+        left_out: reason why nothing is drawn, or "".
+    """
 
     heading: str
     width: float
@@ -117,7 +137,7 @@ def _entry(sources: Sources, entry: str, loops: dict[tuple[str, str], int]) -> E
 
 
 def _sequence(graphs: tuple[KernelGraph, ...]) -> str:
-    """The launches of a call in one line."""
+    """Return the launches of a call in one line."""
     shown = [f"{graph.name}{f' ({graph.launches} launches)' * (graph.launches > 1)}" for graph in graphs]
     if len(shown) <= DRAWN:
         return " → ".join(shown)
@@ -125,7 +145,8 @@ def _sequence(graphs: tuple[KernelGraph, ...]) -> str:
 
 
 def _looped(graph: KernelGraph, loops: dict[tuple[str, str], int]) -> int | None:
-    """How many layers a kernel loops over. Its name is that of the kernel that was looped, and how often."""
+    """Return the number of layers that a kernel loops over, from its name: that of the looped kernel with the number.
+    """
     return next((n for (entry, name), n in loops.items() if entry == graph.entry and graph.name.startswith(name)), None)
 
 
@@ -211,7 +232,7 @@ def _hint(stream: Stream) -> str:
 
 
 def _wires(streams: list[Stream], paths: Mapping[tuple[str, str], tuple[Point, ...]]) -> Iterator[Wire]:
-    """A line for each pair of stages, whatever streams it stands for."""
+    """Return a line for each pair of stages, which may stand for several streams."""
     pairs: dict[tuple[str, str], list[Stream]] = {}
     for stream in streams:
         pairs.setdefault((stream.source, stream.target), []).append(stream)
@@ -231,7 +252,7 @@ def _curve(points: list[Point]) -> str:
 
 
 def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Iterator[Wire]:
-    """What the next iteration reads goes up at the right."""
+    """Return the lines of streams that the next iteration reads, which go up at the right."""
     names = list(dict.fromkeys(stream.name for stream in streams))
     repeated = [stream for at, stream in enumerate(streams) if stream.name in {s.name for s in streams[:at]}]
     for stream in streams:
@@ -247,7 +268,7 @@ def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Itera
 
 
 def shortened(name: str, letters: int) -> str:
-    """A name whose beginning is left out where it is long, whole parts where that is possible: the end tells more."""
+    """Return a name shortened at its beginning, by whole parts if possible: the end is more informative."""
     if len(name) <= letters:
         return name
     tail = name[1 - letters :]

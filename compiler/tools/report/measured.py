@@ -1,4 +1,5 @@
-"""What was measured, apart from what is modelled: another machine, and a model that knows nothing of it."""
+"""Section on measurements, separate from modelled times: they are from another machine, which the model does not
+describe."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ from sscc.ir.errors import UsageError
 
 @dataclass(frozen=True)
 class Row:
-    """Attributes: seconds: of a step, or of a whole prompt: the median, the least and the most. least: by the measured
-    bandwidth alone. modelled: seconds by the model, of as many tokens in every slot; None where the test is of fewer
-    slots than the program has, or does not fit the context."""
+    """One measured test.
+
+    Attributes:
+        seconds: median, minimum and maximum time of a step, or of a whole prompt.
+        least: minimum time by the measured bandwidth alone.
+        modelled: modelled time, for the same number of tokens in every slot; None if the test has fewer slots than the
+            program, or does not fit the context.
+    """
 
     name: str
     tokens_per_second: float
@@ -37,7 +43,7 @@ class Measured:
 
 
 def measured(sources: Sources) -> Measured | None:
-    """None where no measurements were given."""
+    """Return the section; None if no measurements were given."""
     bench = sources.bench
     if bench is None:
         return None
@@ -68,7 +74,7 @@ def _modelled(sources: Sources, test: str, tokens: int, depth: int, slots: int) 
         if test == "prefill":
             return time_prefill(artifact, sources.target, tokens).seconds
         if slots < artifact.signature.batch:
-            return None  # the model knows steps of all slots alone
+            return None  # the model covers only steps of all slots
         return time_decode(artifact, sources.target, depth, staying=sources.staying).seconds
     except UsageError:
         return None

@@ -1,4 +1,4 @@
-"""What lies where: every level of memory with its tensors or buffers, and the KV cache beside an uncompressed one."""
+"""Section on memory: every level with its tensors or buffers, and the KV cache beside an uncompressed one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sscc.ir.schedule import Buffer, Program, Tensor, pipelines
 from sscc.ir.target import MemoryLevel
 
 LISTED = 12
-"""Tensors or buffers of a level that are listed: the largest."""
+"""Maximum number of listed tensors or buffers of a level: the largest."""
 PIECES = 400
-"""Pieces of a map: what is smaller than the map's width over this many is put together with what lies beside it."""
+"""Maximum number of pieces of a map: pieces narrower than this fraction of its width are merged with their neighbours.
+"""
 
 PLAIN = {"weight": "weights", "constant": "constants", "input": "inputs", "output": "outputs", "state": "other states",
          "temporary": "temporaries"}  # fmt: skip
@@ -21,7 +22,11 @@ PLAIN = {"weight": "weights", "constant": "constants", "input": "inputs", "outpu
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a map. Attributes: begin, size: as shares of the map's width."""
+    """A section of a map.
+
+    Attributes:
+        begin, size: fractions of the map's width.
+    """
 
     begin: float
     size: float
@@ -45,10 +50,13 @@ class Level:
     """A level of memory of one rank.
 
     Attributes:
-        nbytes: taken. capacity: of all sockets of a rank.
-        roles: bytes by kind, the most first.
-        pieces: a map of what is taken, by address. heading: whose map it is.
-        listed: the largest regions. rest: how many others there are.
+        nbytes: bytes in use.
+        capacity: bytes of all sockets of a rank.
+        roles: bytes by kind, largest first.
+        pieces: a map of the used memory, by address.
+        heading: title of the map.
+        listed: the largest regions.
+        rest: number of other regions.
     """
 
     label: str
@@ -63,7 +71,11 @@ class Level:
 
 @dataclass(frozen=True)
 class CacheBar:
-    """Attributes: share: of the largest bar."""
+    """A bar of the cache comparison.
+
+    Attributes:
+        share: length relative to the largest bar.
+    """
 
     label: str
     nbytes: int
@@ -112,7 +124,7 @@ def _far(
 
 
 def _on_chip(sources: Sources, level: MemoryLevel) -> Level:
-    """The memory on the chip: the buffers of the kernel of decode that takes longest."""
+    """Return the on-chip level: the buffers of the slowest kernel of decode."""
     program, report = sources.artifact.program, sources.inspection.levels[level.name]
     owner = next((kernel.name for kernel in sources.timings[DECODE].kernels()), "")
     regions = [
@@ -125,7 +137,7 @@ def _on_chip(sources: Sources, level: MemoryLevel) -> Level:
 
 
 def _buffers(program: Program, kernel: str) -> Iterator[tuple[str, Buffer]]:
-    """The buffers of a kernel on the chip, and whether loads fill them."""
+    """Return the on-chip buffers of a kernel, with True for those that loads fill."""
     bodies = {body.name: body for body in program.bodies}
     params = {param.name for k in program.kernels if k.name == kernel for param in k.params}
     for pipeline in (p for k in program.kernels if k.name == kernel for p in pipelines(k.body)):
@@ -144,7 +156,7 @@ def kind_of(tensor: Tensor, kept: Container[str]) -> str:
     """Return the use of a tensor.
 
     Args:
-        kept: the names of the tensors that layers keep from step to step.
+        kept: names of the tensors that layers keep from step to step.
     """
     return "KV cache" if tensor.name in kept else PLAIN[tensor.role]
 
@@ -154,7 +166,7 @@ def _element(tensor: Tensor) -> str:
 
 
 def _covered(regions: Iterable[Region]) -> int:
-    """Bytes that regions take together, those that they share once."""
+    """Return the bytes of the union of regions."""
     covered, end = 0, 0
     for begin, size in sorted((region.address, region.nbytes) for region in regions):
         covered += max(0, begin + size - max(begin, end))
@@ -172,7 +184,7 @@ def _level(
 
 
 def _pieces(regions: list[Region]) -> Iterator[Piece]:
-    """A map by address. Neighbours of one kind are one piece where one of them is too small to see."""
+    """Return a map by address. Neighbours of one kind are merged if one of them is too small to see."""
     start = min((region.address for region in regions), default=0)
     width = max((region.address + region.nbytes for region in regions), default=0) - start
     runs: list[list[Region]] = []

@@ -1,7 +1,7 @@
 """The graph of a program for Google's Model Explorer: a graph collection as JSON, with a graph for each entry.
 
 https://github.com/google-ai-edge/model-explorer/wiki/6.-Develop-Adapter-Extension describes the fields. A namespace is
-a kernel, and in it a pipeline; an edge is a stream.
+a kernel with its pipelines as inner namespaces; an edge is a stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sscc.ir.sizes import format_bytes, format_seconds
 
 
 def model_explorer_text(name: str, kernels: Sequence[KernelGraph]) -> str:
-    """The collection; ends with a newline."""
+    """Return the collection; ends with a newline."""
     entries = dict.fromkeys(kernel.entry for kernel in kernels)
     graphs = [_graph(entry, [kernel for kernel in kernels if kernel.entry == entry]) for entry in entries]
     return json.dumps({"label": name, "graphs": graphs}, indent=1) + "\n"
@@ -97,5 +97,5 @@ def _attributes(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _segment(name: str) -> str:
-    """A name as one part of a namespace, whose parts slashes separate."""
+    """Return a name as one part of a namespace, whose parts are separated by slashes."""
     return name.replace("/", "_")

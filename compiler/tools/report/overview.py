@@ -1,4 +1,4 @@
-"""What the program is, and what a step of it costs, in a few numbers."""
+"""Section with the main facts of the program, and the costs of a step in a few numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sscc.ir.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that matters, what it is, and what to know about it."""
+    """An important number, with its name and an explanation."""
 
     label: str
     number: str
@@ -29,7 +29,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Part:
-    """Attributes: share: of the whole, 0 .. 1. kind: names its colour."""
+    """A part of a whole.
+
+    Attributes:
+        share: fraction of the whole, 0 .. 1.
+        kind: name of its colour.
+    """
 
     label: str
     share: float
@@ -39,7 +44,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The kernels' parts of the time of a call. Attributes: note: the part of it that is launches."""
+    """The kernels' parts of the time of a call.
+
+    Attributes:
+        note: the part that is launches.
+    """
 
     title: str
     total: str
@@ -49,7 +58,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Overview:
-    """Attributes: facts: what `sscc inspect` says, in its words. files: the digest of the schedule, versions."""
+    """The contents of the section.
+
+    Attributes:
+        facts: the facts of `sscc inspect`, in its words.
+        files: digest of the schedule, and versions.
+    """
 
     tiles: tuple[Tile, ...]
     splits: tuple[Split, ...]
@@ -60,7 +74,7 @@ class Overview:
 def overview(sources: Sources) -> Overview:
     i = sources.inspection
     facts = (*program_facts(i), *looping_facts(i), *memory_facts(i), *bound_facts(i))
-    assert i.prefill is not None  # a prompt is always asked for
+    assert i.prefill is not None  # a prompt is always requested
     splits = _split(f"A decode step: {slots_in_words(i)}", i.decode), _split(f"Prefill of {i.prompt} tokens", i.prefill)
     return Overview(tuple(_tiles(sources)), splits, facts, tuple(_files(sources)))
 
@@ -95,7 +109,7 @@ def _count(number: float) -> str:
 
 
 def _bound(report: TimingReport) -> str:
-    """What fills most of a call's time."""
+    """Return the bound of most of a call's time."""
     seconds: dict[str, float] = {"launches": report.overhead_seconds}
     for kernel in report.kernels:
         seconds[kernel.bound] = seconds.get(kernel.bound, 0.0) + kernel.seconds - kernel.launch_seconds

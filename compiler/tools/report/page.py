@@ -1,7 +1,7 @@
 """The page: every section in its place, in one file that needs no network.
 
-Whatever comes from an artifact, from dumps or from measurements is somebody else's text: templates escape all of it,
-and the page's own policy lets no script run but the one that is inside, by its digest, and nothing be loaded.
+Texts from an artifact, from dumps or from measurements are untrusted: templates escape all of them, and the page's
+content security policy allows only the inline script, by its digest, and no external resources.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from sscc.ir.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. Attributes: key: its anchor, and the name of its template. data: what the template is given
-    as `data`; it says itself what is shown where there is nothing (None)."""
+    """A part of the page.
+
+    Attributes:
+        key: its anchor, and the name of its template.
+        data: the template's variable `data`; None if there is nothing to show, which the template explains.
+    """
 
     key: str
     title: str
@@ -49,11 +53,11 @@ SECTIONS: Sequence[Section] = (
     Section("measured", "Measured", measured),
     Section("assumptions", "Assumptions", assumptions),
 )
-"""In the order of the page."""
+"""Sections in the order of the page."""
 
 
 def render(sources: Sources) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sscc.compiler.tools.report"),
         undefined=jinja2.StrictUndefined,
@@ -75,7 +79,7 @@ def render(sources: Sources) -> str:
 
 
 def _file(name: str) -> str:
-    """A file of the page's own, which no template changes."""
+    """Return a file of the page that is not a template."""
     return files("sscc.compiler.tools.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
@@ -85,5 +89,5 @@ def percent(share: float) -> str:
 
 
 def _px(length: float) -> str:
-    """A length of a drawing."""
+    """Return a length in a drawing."""
     return f"{length:.1f}".removesuffix(".0")

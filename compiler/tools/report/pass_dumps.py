@@ -1,7 +1,6 @@
-"""Reading the dumps of a compilation: text, of which nothing is parsed but where functions begin.
+"""Reading the dumps of a compilation as text, in which only the beginnings of functions are parsed.
 
-So that two dumps can be compared line by line, locations are left out, and maps stand where they are used instead of
-under a number.
+For line-by-line comparison, locations are removed, and maps are written where they are used instead of as aliases.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from pathlib import Path
 from sscc.ir.errors import ErrorKind, InputError, quoted
 
 LARGEST = 64 << 20
-"""Bytes of a dump that is read."""
+"""Maximum size of a dump in bytes."""
 
 _FILE = re.compile(r"(\d\d)-([\w.-]+)\.mlir")
 _FUNCTION = re.compile(r"  func\.func (?:private |public )?@(\"[^\"]*\"|[\w.$+-]+)")
 _LOCATION = re.compile(r" loc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
 _MAP = re.compile(r"(#map\d*) = (.*)")
 _RECORD = re.compile(r"^#passes = \[$.*?^\]$\n?", re.MULTILINE | re.DOTALL)
-"""Which passes a module has been through: every pass adds itself."""
+"""History of passes of a module, to which every pass adds itself."""
 _MAP_USE = re.compile(r"#map\d*\b")
 HEAD = "module"
-"""What stands before the first function."""
+"""Name of the text in front of the first function."""
 
 
 class DumpFolderErrors(ErrorKind):
@@ -36,7 +35,7 @@ class DumpFolderErrors(ErrorKind):
     )
     OTHER_COMPILATION = (
         InputError,
-        "the dumps in {folder} are of another compilation, which ended with another schedule than this artifact's",
+        "the dumps in {folder} are from another compilation, whose schedule is not this artifact's",
     )
     TOO_LARGE = InputError, "{path} has {size} bytes, but a report reads dumps of at most {most}"
 
@@ -53,18 +52,21 @@ class Dump:
 
 @dataclass(frozen=True)
 class Dumps:
-    """Attributes: dumps: that of the level where the compilation began, then one after each pass that changed
-    something."""
+    """The dumps of a compilation.
+
+    Attributes:
+        dumps: dump of the level where the compilation began, then one after each pass that changed the module.
+    """
 
     folder: str
     dumps: tuple[Dump, ...]
 
 
 def read_dumps(folder: Path, schedule: str) -> Dumps:
-    """The dumps of the compilation that made the schedule with this sha256.
+    """Return the dumps of the compilation that produced the schedule with this sha256.
 
     Raises:
-        InputError: there are none, they cannot be read, or they are of another compilation.
+        InputError: there are none, they cannot be read, or they are from another compilation.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())

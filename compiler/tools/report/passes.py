@@ -1,8 +1,8 @@
-"""Passes and what each changed: functions that came and went, and unified diffs of those that changed.
+"""Section on passes and their changes: functions that were added or removed, and unified diffs of changed ones.
 
-A value's number depends on how many come before it, so that an operation that is added renumbers all that follow. Lines
-that differ in numbers of values alone count as equal, unless nothing else in the function differs. Functions that
-changed in the same way but for numbers, as equal layers do, are shown once.
+The number of a value depends on the number of values before it, so that an added operation renumbers all later ones.
+Lines that differ only in numbers of values count as equal, unless nothing else in the function differs. Functions with
+the same changes apart from numbers, such as equal layers, are shown once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Line:
-    """Attributes: kind: "add", "del", "at" (where in the function) or "same"."""
+    """A line of a diff.
+
+    Attributes:
+        kind: "add", "del", "at" (place in the function) or "same".
+    """
 
     kind: str
     text: str
@@ -33,8 +37,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Change:
-    """A function that came, went, or changed. Attributes: others: names of functions that changed alike. cut: how many
-    lines are left out."""
+    """A function that was added, removed, or changed.
+
+    Attributes:
+        others: names of functions with the same change.
+        cut: number of omitted lines.
+    """
 
     name: str
     what: str
@@ -47,7 +55,12 @@ class Change:
 
 @dataclass(frozen=True)
 class PassRow:
-    """A pass. Attributes: description: what it does, in a line. left_out: how many changes are not shown."""
+    """A pass.
+
+    Attributes:
+        description: its summary, in one line.
+        left_out: number of changes that are not shown.
+    """
 
     number: int
     name: str
@@ -69,12 +82,13 @@ class Passes:
 
 
 def passes(sources: Sources) -> Passes | None:
-    """None where no dumps were given."""
+    """Return the section; None if no dumps were given."""
     return None if sources.dumps is None else compared(sources.dumps)
 
 
 def compared(dumps: Dumps) -> Passes:
-    """Every dump with the one before. All diffs together are bounded: the later ones show less where many are large."""
+    """Compare every dump with the previous one. The total size of diffs is limited: after large ones, later ones show
+    less."""
     first, *rest = dumps.dumps
     left, rows, before = LINES_OF_ALL, [], first
     for number, dump in enumerate(rest, 1):
@@ -109,7 +123,7 @@ def _row(number: int, before: Dump, after: Dump, left: int) -> PassRow:
 
 
 def _description(name: str) -> str:
-    """What the pass of that name does; "" where this sscc has none of that name."""
+    """Return the summary of the pass of that name; "" if this sscc has no such pass."""
     from sscc.passes.base import summary_of
     from sscc.passes.pass_pipeline import REGISTRY
 
@@ -117,7 +131,7 @@ def _description(name: str) -> str:
 
 
 def _changes(before: Dump, after: Dump) -> Iterator[tuple[Change, str]]:
-    """Every function that differs, with what tells apart changes that are not alike."""
+    """Yield every function that differs, with a key that distinguishes different changes."""
     for name in {**after.functions, **before.functions}:
         old, new = before.functions.get(name, ()), after.functions.get(name, ())
         if old == new:
@@ -142,7 +156,7 @@ def _alike(changes: list[tuple[Change, str]]) -> list[Change]:
 
 
 def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[Line]:
-    """A unified diff."""
+    """Return a unified diff."""
     if not old or not new:
         yield from (Line("add" if new else "del", text) for text in old or new)
         return

@@ -1,4 +1,4 @@
-"""What a report tells of: the artifact, what is modelled of it, and what a person brings besides."""
+"""The inputs of a report: the artifact, its modelled times, and optional files of the user."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from sscc.runtime.timing import Timing
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that sections are made of.
+    """Inputs of all sections.
 
     Attributes:
-        target: the machine that is modelled, of which a rank has its share (`machine`).
-        context: tokens in each slot of the decode step that is modelled; max_context if None. prompt: tokens of the
-            prefill; a chunk if None.
+        target: modelled machine, of which each rank has a share (`machine`).
+        context: tokens in each slot of the modelled decode step; max_context if None.
+        prompt: tokens of the prefill; one chunk if None.
         staying: see `sscc.runtime.timing.time_entry`.
         bench: measurements of the same program, if there are any.
-        dumps: of its compilation, if there are any.
+        dumps: dumps of its compilation, if there are any.
         text: a prompt that was run, if there is one.
     """
 
@@ -60,12 +60,15 @@ class Sources:
         dumps: str | os.PathLike[str] | None = None,
         text: str | os.PathLike[str] | None = None,
     ) -> Sources:
-        """Args:
-            bench: a file that `sscc bench --json` wrote. dumps: a folder that `sscc compile --dump-ir-dir` wrote.
-            text: a prompt's file, which is run (`run_text`).
+        """Read the inputs.
+
+        Args:
+            bench: file written by `sscc bench --json`.
+            dumps: folder written by `sscc compile --dump-ir-dir`.
+            text: file of a prompt, which is run (`run_text`).
 
         Raises:
-            InputError: one of them is damaged, or of another program.
+            InputError: one of them is damaged, or belongs to another program.
             UsageError: the prompt does not fit the program.
         """
         schedule = artifact.schedule_digest
@@ -76,12 +79,12 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """What the artifact is called."""
+        """Name of the artifact."""
         return self.artifact.path.resolve().name
 
     @property
     def machine(self) -> Target:
-        """What one rank runs on."""
+        """Machine of one rank."""
         return self.target.of_rank(self.artifact.program.ranks)
 
     @cached_property
@@ -96,11 +99,11 @@ class Sources:
 
     @cached_property
     def timings(self) -> Mapping[str, Timing]:
-        """A decode step, of which every firing is recorded, and a prefill; by entry."""
+        """Timings by entry: a decode step with all firings recorded, and a prefill."""
         step = time_decode(self.artifact, self.target, self.context, staying=self.staying, record=True)
         return {DECODE: step, PREFILL: time_prefill(self.artifact, self.target, self.prompt_tokens)}
 
     @cached_property
     def without_prefetch(self) -> Timing:
-        """A decode step in which the loads of an iteration wait for the end of the one before."""
+        """Timing of a decode step in which the loads of an iteration wait for the end of the previous one."""
         return time_decode(self.artifact, self.target, self.context, staying=self.staying, prefetch=False)

@@ -1,8 +1,8 @@
-"""The roofline: every stage's operations per byte, and the rate that it reaches by the model, below the ceilings.
+"""The roofline: operations per byte of every stage, and its modelled rate, below the ceilings.
 
-After Williams, Waterman and Patterson (2009). Of a stage the operations are those of its body, the bytes those that it
-and its loads and stores move from and to memory off the chip, and the time is what all of them take with memory to
-themselves (`sscc.compiler.tools.report.graph.Node`).
+After Williams, Waterman and Patterson (2009). The operations of a stage are those of its body, its bytes those that it
+and its loads and stores move from and to off-chip memory, and its time is that of all of them with memory to themselves
+(`sscc.compiler.tools.report.graph.Node`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ WIDTH, HEIGHT = 860.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 16.0, 18.0, 46.0
 LISTED = 40
 NAMED = 7
-"""Stages whose names stand in the drawing: those that take longest, of each entry, where there is room."""
+"""Maximum number of stages of each entry whose names are drawn: the slowest ones, if there is room."""
 LETTER, LINE = 6.6, 14.0
 """Width of a letter of these names, and height of a line."""
 TOGETHER = 5.0
-"""Points that are nearer to each other than this share a name."""
+"""Points closer than this share a name."""
 SMALLEST, LARGEST = 3.0, 11.0
 """Radius of a point: its area grows with the stage's time."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A line. Attributes: points: its ends; none for a label alone. x, y: of the label, which is turned
-    by `angle` degrees; "" where there is none."""
+    """A ceiling.
+
+    Attributes:
+        points: ends of its line; empty for a label alone.
+        x, y: position of the label, which is rotated by `angle` degrees.
+        label: text of the label; "" for none.
+    """
 
     kind: str
     label: str
@@ -44,7 +49,11 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Point:
-    """A stage. Attributes: name: drawn beside it; "" where only its hint has it."""
+    """A stage.
+
+    Attributes:
+        name: name drawn beside it; "" if only its tooltip has it.
+    """
 
     entry: str
     kind: str
@@ -64,8 +73,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. Attributes: intensity: operations per byte; None where nothing moves off the chip. roof: the
-    least of the ceilings there, in operations per second."""
+    """A line of the table.
+
+    Attributes:
+        intensity: operations per byte; None if nothing moves off the chip.
+        roof: lowest ceiling at this intensity, in operations per second.
+    """
 
     entry: str
     kernel: str
@@ -112,7 +125,7 @@ def roofline(sources: Sources) -> Roofline:
     longest = max((row.seconds for row in placed), default=1.0)
     points = _apart([_point(row, scale, longest, id(row) in named) for row in reversed(placed)])
     unplaced = sum(1 for row in rows if not row.intensity)
-    notes = [f"{unplaced} compute nothing, or move nothing off the chip, and have no place in the drawing"] * bool(
+    notes = [f"{unplaced} compute nothing, or move nothing off the chip, and are not in the drawing"] * bool(
         unplaced
     )
     notes += [f"{len(rows) - LISTED} that take less time are left out of the table"] * (len(rows) > LISTED)
@@ -131,7 +144,8 @@ def roofline(sources: Sources) -> Roofline:
 
 
 def compute_ceilings(machine: Target, dtype: str) -> dict[str, float]:
-    """Operations per second of all units of a machine: of products of a program's dtype, and element-wise."""
+    """Return the operations per second of all units of a machine: of products in a program's dtype, and element-wise.
+    """
     units, sockets = machine.units, machine.sockets.value
     simd = units.pcus.value * units.simd_lanes.value * units.simd_stages.value * units.clock.value
     products = units.bf16_flops if dtype == "bf16" else units.f32_flops
@@ -152,7 +166,7 @@ def _row(graph: KernelGraph, node: Node, peaks: Mapping[str, float], bandwidth: 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Powers of ten to places in the drawing."""
+    """Conversion of powers of ten to coordinates."""
 
     x_low: int
     x_high: int
@@ -190,7 +204,7 @@ def _ticks(low: int, high: int, place: Callable[[float], float]) -> Iterator[Tic
 
 
 def _power(power: int) -> str:
-    """A power of ten as an axis says it: "0.1", "10", "100 G"."""
+    """Return a power of ten as an axis label: "0.1", "10", "100 G"."""
     prefix = {0: "", 1: " K", 2: " M", 3: " G", 4: " T", 5: " P", 6: " E"}.get(power // 3)
     return f"{10.0**power:g}" if prefix is None else f"{10 ** (power % 3)}{prefix}"
 
@@ -211,7 +225,7 @@ def _ceilings(slopes: Mapping[str, float], peaks: Mapping[str, float], scale: _S
     for name, peak in sorted(peaks.items(), key=lambda item: -item[1]):
         ridge, end, y = scale.x(max(lowest_x, peak / max(slopes.values()))), scale.x(highest_x), scale.y(peak)
         label = f"{name} {_rate(peak)}"
-        if labels and y - labels[-1][0] < LINE:  # there is no room between the two
+        if labels and y - labels[-1][0] < LINE:  # too close to the previous label
             labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {label}")
         else:
             labels.append((y, label))
@@ -232,7 +246,7 @@ def _point(row: Row, scale: _Scale, longest: float, named: bool) -> Point:
 
 
 def _apart(points: list[Point]) -> tuple[Point, ...]:
-    """The points, of which those keep their names whose names hide no other's; the last ones come first."""
+    """Return the points with names only where these do not overlap others; the last points come first."""
     taken: list[tuple[float, float, float]] = []
     placed: list[Point] = []
     for point in reversed(points):

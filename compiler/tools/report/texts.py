@@ -1,4 +1,4 @@
-"""A text that a person brings: the program runs it, and what its cache keeps of it is remembered."""
+"""A user's text: the program runs it, and the tokens that its cache keeps are recorded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sscc.runtime.session.kept_positions import Kept
 from sscc.runtime.text.tokenizer import encode, read_prompt
 
 ANSWER_TOKENS = 32
-"""That the program makes, where they fit, so that there is something for which the cache is read."""
+"""Number of tokens that the program generates, if they fit, so that steps read the cache."""
 
 
 class ReportTextErrors(ErrorKind):
     SEVERAL_RANKS = (
         UsageError,
-        "--prompt-file needs a program of one rank, but {artifact} is for {ranks}, each of which has the selected "
-        "positions of its own heads: compile it without --tp",
+        "--prompt-file needs a program of one rank, but {artifact} is for {ranks}, each of which has only the "
+        "selected positions of its own heads: compile it without --tp",
     )
 
 
@@ -31,8 +31,8 @@ class Text:
     """A prompt and its answer.
 
     Attributes:
-        texts: of every token that was fed, in order.
-        kept: what the slot held in the end.
+        texts: text of every token that was fed, in order.
+        kept: positions that the slot held in the end.
     """
 
     texts: tuple[str, ...]
@@ -40,7 +40,7 @@ class Text:
 
 
 def run_text(artifact: Artifact, prompt: Path) -> Text:
-    """Runs a prompt, greedily, in the native interpreter.
+    """Run a prompt greedily, in the native interpreter.
 
     Raises:
         UsageError: it does not fit the context, or the program has several ranks.

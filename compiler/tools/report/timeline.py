@@ -1,4 +1,4 @@
-"""Two iterations of the layer loop in time, from the recording of the timing model, and what prefetch hides."""
+"""Timeline of two iterations of the layer loop, as recorded by the timing model, and the effect of prefetching."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ LEFT, WIDTH = 216.0, 1000.0
 ROW, BAR, TOP = 19.0, 13.0, 30.0
 LETTERS = 33
 ROWS = 60
-"""Stages that are drawn at most: those that are busy longest."""
+"""Maximum number of drawn stages: those with the longest busy time."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Attributes: which: "first", "second" (of the iterations that are shown), "other", or "busy" of a memory."""
+    """A bar of the timeline.
+
+    Attributes:
+        which: "first", "second" (of the shown iterations), "other", or "busy" for a memory.
+    """
 
     x: float
     width: float
@@ -43,7 +47,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Mark:
-    """A time on the axis. Attributes: x: its place."""
+    """A time on the axis.
+
+    Attributes:
+        x: its coordinate.
+    """
 
     x: float
     label: str
@@ -51,7 +59,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Attributes: heading: which iterations of what. sentences: what prefetch hides, and what it saves."""
+    """The contents of the section.
+
+    Attributes:
+        heading: the shown iterations and their pipeline.
+        sentences: bytes that prefetching hides, and time that it saves.
+    """
 
     heading: str
     sentences: tuple[str, ...]
@@ -66,7 +79,7 @@ class Timeline:
 
 
 def timeline(sources: Sources) -> Timeline | None:
-    """None where decode launches nothing that fires."""
+    """Return the section; None if decode launches nothing that fires."""
     step = sources.timings[DECODE]
     executed = [(launch.kernel.name, p) for launch in step.launches for p in launch.kernel.pipelines if p.iterations]
     if not executed:
@@ -134,7 +147,7 @@ class _Drawn:
         return "busy" if memory else {self._second: "second", self._first: "first"}.get(span.iteration, "other")
 
     def _bars(self, spans: list[Span], y: float, memory: bool) -> Iterator[Bar]:
-        """Neighbours of one iteration that nobody could tell apart are one bar."""
+        """Return bars; adjacent firings of one iteration that would be indistinguishable are one bar."""
         runs: list[list[Span]] = []
         for span in sorted(self._within(spans), key=lambda s: (s.begin, s.end)):
             last = runs[-1][-1] if runs else None
@@ -204,7 +217,7 @@ def _length(spans: list[Span]) -> int:
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> int:
-    """How much time intervals cover together."""
+    """Return the length of the union of intervals."""
     covered, reached = 0, -1
     for begin, end in sorted(intervals):
         covered += max(0, end - max(begin, reached))

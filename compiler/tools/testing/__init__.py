@@ -1,1 +1,1 @@
-"""Tests of users' own repositories: golden cases and cases of IR, collected by `sscc.pytest_plugin`."""
+"""Tests for users' repositories: golden cases and cases of IR, collected by `sscc.pytest_plugin`."""

@@ -1,11 +1,11 @@
-"""Diagnostics that a text of IR expects, in comments as `mlir-opt --verify-diagnostics` has them::
+"""Expected diagnostics of a text of IR, in comments in the syntax of `mlir-opt --verify-diagnostics`::
 
     // expected-error@+1 {{part of the message}}
     // expected-error-re@below {{a regular {{expression}}}}
     // expected-error@unknown {{a message without a line}}
 
-The place is that of the comment, `@+N` or `@-N` lines from it, `@N` for a line of the file, `@above`, `@below`, or
-`@unknown` for a message that names no line. Regular expressions stand in inner double braces.
+The place is the line of the comment, `@+N` or `@-N` lines from it, `@N` for a line of the file, `@above`, `@below`, or
+`@unknown` for a message that names no line. Regular expressions are in inner double braces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Diagnostic:
 
     Attributes:
         severity: "error", "warning", "remark" or "note".
-        line: of the text, from 1; None if it names none.
+        line: line of the text, from 1; None if it names none.
     """
 
     severity: str
@@ -43,7 +43,7 @@ class Expected:
     """An expected diagnostic.
 
     Attributes:
-        pattern: that the message contains.
+        pattern: pattern that the message must contain.
         at: line of the comment.
     """
 
@@ -89,7 +89,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def differences(expected: Sequence[Expected], found: Sequence[Diagnostic], name: str) -> list[str]:
-    """Return a line for each expected diagnostic that was not found, and for each that was not expected.
+    """Return a line for each expected diagnostic that was not found, and for each unexpected one.
 
     Args:
         name: name of the file.

@@ -1,4 +1,4 @@
-"""Golden cases: prompts, and the answers that an artifact gave when somebody looked at them.
+"""Golden cases: prompts, and answers of an artifact that a developer has approved.
 
 A file is TOML:
 
@@ -11,7 +11,7 @@ A file is TOML:
     [[case]]
     name = "a greeting"
     prompt = "Once upon a time"             # or tokens = [1, 2, 3], or messages = [{role = "user", content = ".."}]
-    max_tokens = 16                         # and other fields of `SamplingParams`; greedy where it does not say
+    max_tokens = 16                         # and other fields of `SamplingParams`; greedy by default
     expected = ", there was"                # the text, or expected_tokens = [5, 6, 7], or both
 
 Every case is a test for each interpreter.
@@ -36,20 +36,20 @@ _PROMPTS = ("prompt", "tokens", "messages")
 _OF_A_CASE = ("name", *_PROMPTS, "expected", "expected_tokens")
 _SAMPLING = tuple(item.name for item in fields(SamplingParams) if item.name != "n")
 REPLAY = "recorded run"
-"""The name of the test that `replay` asks for."""
+"""Name of the test for `replay`."""
 
 
 class GoldenFileErrors(ErrorKind):
     UNREADABLE = InputError, "{path} cannot be read as TOML: {reason}"
     NO_PROGRAM = UsageError, "{path} must name either an artifact, or a model to be compiled"
-    OPTIONS_OF_ARTIFACT = UsageError, "{path} has options, which go with a model and not with an artifact"
-    NO_CASE = UsageError, "{path} has no [[case]], and does not say replay = true"
+    OPTIONS_OF_ARTIFACT = UsageError, "{path} has options, which require a model instead of an artifact"
+    NO_CASE = UsageError, "{path} has neither a [[case]] nor replay = true"
     UNKNOWN_NAME = UsageError, "{where} has the unknown name {name!r}{similar_hint}"
     NOT_ONE_PROMPT = UsageError, "{where} has {count} prompts: give one of {choices}"
-    NOTHING_EXPECTED = UsageError, "{where} expects nothing: give expected or expected_tokens"
-    NO_SEED = UsageError, "{where} has a temperature and no seed, so that no two answers are equal: give seed"
+    NOTHING_EXPECTED = UsageError, "{where} has no expected answer: give expected or expected_tokens"
+    NO_SEED = UsageError, "{where} has a temperature but no seed, so that answers differ from run to run: give seed"
     BAD_SAMPLING = UsageError, "{where}: {cause}"
-    OTHER_ANSWER = CheckError, "the answer to {case!r} is another one:"
+    OTHER_ANSWER = CheckError, "the answer to {case!r} has changed:"
     NO_RECORDED_RUN = InputError, "{artifact} holds no recorded run: compile it with save_golden"
 
 
@@ -59,8 +59,8 @@ class GoldenCase:
 
     Attributes:
         prompt: text, tokens, or messages.
-        params: how the answer is made.
-        text, tokens: the answer; None for what is not compared.
+        params: sampling parameters of the answer.
+        text, tokens: the answer; None for the form that is not compared.
     """
 
     name: str
@@ -72,14 +72,14 @@ class GoldenCase:
 
 @dataclass(frozen=True)
 class GoldenFile:
-    """What a file says.
+    """Contents of a file.
 
     Attributes:
         path: the file.
-        artifact: the folder, or None where `model` is compiled.
-        model, options: what is compiled, and how.
-        interpreters: by which every case is run.
-        replay: whether the artifact's recorded run is compared.
+        artifact: folder of the artifact, or None if `model` is compiled.
+        model, options: the model to compile, and its options.
+        interpreters: interpreters that run every case.
+        replay: True if the artifact's recorded run is compared.
     """
 
     path: Path
@@ -92,12 +92,13 @@ class GoldenFile:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for files about the same program."""
+        """Key that is equal for files about the same program."""
         return self.artifact, self.model, repr(sorted(self.options.items()))
 
 
 def read_golden_file(path: Path) -> GoldenFile:
-    """What a file says. Raises InputError where it is no TOML, and UsageError naming what does not belong in it."""
+    """Return the contents of a file. Raises InputError if it is not TOML, and UsageError naming an unknown or invalid
+    field."""
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -151,10 +152,10 @@ def _case(where: str, values: Mapping[str, Any]) -> GoldenCase:
 
 
 class Programs:
-    """Opens what golden files are about, each program once for each interpreter.
+    """Opens the programs of golden files, each once for each interpreter.
 
     Args:
-        folder: gives a folder for what is compiled.
+        folder: returns a folder for compiled artifacts.
     """
 
     def __init__(self, folder: Callable[[], Path]) -> None:
@@ -163,14 +164,14 @@ class Programs:
         self._opened: dict[tuple[object, ...], LLM] = {}
 
     def llm(self, file: GoldenFile, interpreter: str) -> LLM:
-        """The program of a file, ready. Raises as `sscc.compile` and `sscc.LLM` do."""
+        """Return the program of a file, ready to run. Raises as `sscc.compile` and `sscc.LLM` do."""
         key = (*file.key, interpreter)
         if key not in self._opened:
             self._opened[key] = LLM(self.artifact(file), interpreter=interpreter)
         return self._opened[key]
 
     def artifact(self, file: GoldenFile) -> Path:
-        """The artifact of a file, compiled where it names a model. Raises as `sscc.compile` does."""
+        """Return the artifact of a file, compiled if it names a model. Raises as `sscc.compile` does."""
         if file.artifact is not None:
             return file.artifact
         if file.key not in self._artifacts:
@@ -180,14 +181,14 @@ class Programs:
         return self._artifacts[file.key]
 
     def close(self) -> None:
-        """Ends what was opened."""
+        """Close all programs."""
         for llm in self._opened.values():
             llm.close()
         self._opened.clear()
 
 
 def check_case(case: GoldenCase, llm: LLM) -> None:
-    """Makes the answer anew. Raises CheckError where it is another one, with what it is now."""
+    """Generate the answer again. Raises CheckError if it differs, with the new answer."""
     if isinstance(case.prompt, list) and case.prompt and isinstance(case.prompt[0], dict):
         (output,) = llm.chat(case.prompt, case.params)
     else:
@@ -198,7 +199,7 @@ def check_case(case: GoldenCase, llm: LLM) -> None:
 
 
 def _differences(case: GoldenCase, output: RequestOutput) -> Iterator[str]:
-    """What is another one, and what it is now as a line of the file."""
+    """Yield lines about differences, with the new values in the form of the file."""
     tokens, text = output.outputs[0].token_ids, output.text
     if case.tokens is not None and case.tokens != tokens:
         pairs = zip(case.tokens, tokens, strict=False)
@@ -212,8 +213,7 @@ def _differences(case: GoldenCase, output: RequestOutput) -> Iterator[str]:
 
 
 def replay(path: Path, interpreter: str) -> None:
-    """Compares an artifact with the run that was recorded with it. Raises CheckError, and InputError where it holds
-    none."""
+    """Compare an artifact with its recorded run. Raises CheckError, and InputError if it has none."""
     from sscc.compiler.driver.sessions import open_session
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.session.golden_replay import replay as replayed

@@ -1,14 +1,14 @@
 """Cases of IR: text in, passes or a command of sscc, text out (or an error), compared by FileCheck.
 
-A file is cut at lines ``// -----``. A first part without a module and without directives for a case holds attribute
-aliases for all the others; every other part is one case, and starts with
+A file is split at lines ``// -----``. A first part without a module and without directives for a case holds attribute
+aliases for all others; every other part is one case, and begins with
 
-    // CASE: what it shows, which is the test's name
+    // CASE: its subject, which is the test's name
     // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
-                                               without it the IR is only parsed and verified. A module that does not
-                                               say its level (`sscc.level`) gets the first one that the first pass takes
+                                               without it the IR is only parsed and verified. A module without a level
+                                               (`sscc.level`) gets the first one that the first pass accepts
     // ERROR: split-layers.no-layer entry=decode    the kind of the error and some of its fields (quoted as in a shell
-                                               where they have spaces); a line more goes on with it
+                                               if they have spaces); further lines may continue it
     // ERROR: InputError: 'kv.row' row is ..   or the class and the end of the message
     // LOCATIONS                               print locations, for CHECK lines about them
 
@@ -17,8 +17,8 @@ or, in place of PASSES, with a command, in which ``%s`` is the file, ``%S`` its 
     // RUN: sscc compile %S/model --no-weights --compile-to looped -o -
     // RUN: not sscc opt %s --pass-pipeline=fuse     must fail, and its stderr is what is checked
 
-A case without ERROR has CHECK lines, which FileCheck compares with the printed module, or with what the last command
-wrote. Where passes run, whatever is printed is also parsed and printed again, because a dump must be compilable onward.
+A case without ERROR has CHECK lines, which FileCheck compares with the printed module, or with the output of the last
+command. If passes run, the printed module is also parsed and printed again, because a dump must be compilable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.ir.extras import PYTEST, require
 
 SHOWN_LINES = 200
-"""Of an output that is not what it should be."""
+"""Maximum number of lines of a wrong output that are shown."""
 
 SEPARATOR = "// -----"
 _CUT = re.compile(rf"^{SEPARATOR}.*\n", re.MULTILINE)
@@ -52,10 +52,10 @@ class IrCaseErrors(ErrorKind):
         "line {line}: a case with // RUN: has CHECK lines, and no PASSES, ERROR or LOCATIONS",
     )
     UNREADABLE_COMMAND = UsageError, "line {line}: // RUN: {command}: {reason}"
-    NOT_SSCC = UsageError, "line {line}: // RUN: {command}: a command begins with sscc, or with not sscc"
+    NOT_SSCC = UsageError, "line {line}: // RUN: {command}: a command must begin with sscc or not sscc"
     PIPE = (
         UsageError,
-        "line {line}: // RUN: {command}: there are no pipes, and FileCheck gets what the last command writes",
+        "line {line}: // RUN: {command}: pipes are not supported; FileCheck gets the output of the last command",
     )
 
 
@@ -64,12 +64,12 @@ class IrCase:
     """One part of a file.
 
     Attributes:
-        line: where it starts, from 1.
-        aliases: of the whole file, which come before its own text.
-        passes: names, with options in braces; none where there are commands.
-        error: kind and fields, or class and end of the message, that are expected; "" for none.
-        locations: whether they are printed.
-        commands: of sscc, as they stand in the file; "not" before one that must fail.
+        line: first line, from 1.
+        aliases: aliases of the whole file, in front of its own text.
+        passes: names, with options in braces; empty with commands.
+        error: expected kind and fields, or class and end of the message; "" for none.
+        locations: True if locations are printed.
+        commands: commands of sscc, as written in the file; "not" before one that must fail.
     """
 
     name: str
@@ -83,16 +83,17 @@ class IrCase:
 
 
 class WrongOutput(Exception):
-    """A case did not give what it says; the message is for a person."""
+    """A case with a wrong result; the message describes it."""
 
 
 def holds_cases(text: str) -> bool:
-    """Whether a file is meant to be tested, and no mere dump."""
+    """Return True if a file contains cases, and is not just a dump."""
     return re.search(r"^\s*// (CASE|RUN|ERROR|CHECK[A-Z-]*):", text, re.MULTILINE) is not None
 
 
 def read_cases(text: str) -> list[IrCase]:
-    """The cases of a file. Raises UsageError for one that has no name, or that checks nothing or several things."""
+    """Return the cases of a file. Raises UsageError for one without a name, or that checks nothing or several things.
+    """
     parts = parts_of(text)
     shared = "" if _is_case(parts[0][1]) else parts.pop(0)[1]
     aliases = "".join(line + "\n" for line in shared.splitlines() if not line.lstrip().startswith("//"))
@@ -129,7 +130,7 @@ def _read_case(aliases: str, line: int, text: str) -> IrCase:
 
 
 def _words(command: str, line: int) -> list[str]:
-    """The words of a command, the first one "sscc" or "not"."""
+    """Return the words of a command, the first one "sscc" or "not"."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -142,7 +143,7 @@ def _words(command: str, line: int) -> list[str]:
 
 
 def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
-    """Parses `text`, runs `passes` (names, with options in braces), and prints the result; what is printed must parse
+    """Parse `text`, run `passes` (names, with options in braces), and return the printed result, which must parse back
     to the same."""
     from sscc.ir.context import mlir, parse_module, print_module
     from sscc.ir.levels import LEVEL, set_level
@@ -163,7 +164,7 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
 
 
 def _inline_locations(text: str) -> str:
-    """Puts what ``#loc7 = loc(..)`` says where ``#loc7`` stands, so that a CHECK line can ask for it."""
+    """Replace ``#loc7`` with its definition ``#loc7 = loc(..)``, so that a CHECK line can match it."""
     locations = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
     body = re.sub(r"^#loc\d* = .*\n", "", text, flags=re.MULTILINE)
     while re.search(r"#loc\d*\b", body):
@@ -172,8 +173,8 @@ def _inline_locations(text: str) -> str:
 
 
 def run_commands(commands: tuple[str, ...], path: Path, line: int = 1) -> str:
-    """Runs commands of sscc in this process, in an empty folder. Returns what the last one wrote, on stderr where it
-    had to fail. Raises WrongOutput for one that fails or does not, against what it says."""
+    """Run commands of sscc in this process, in an empty folder. Return the output of the last one, or its stderr if it
+    must fail. Raises WrongOutput for one that fails or succeeds unexpectedly."""
     output = ""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         places = {"%s": str(path.resolve()), "%S": str(path.resolve().parent), "%t": f"{folder}/result"}
@@ -190,7 +191,7 @@ def run_commands(commands: tuple[str, ...], path: Path, line: int = 1) -> str:
 
 
 def _run_command(words: list[str]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+    """Return exit code, stdout and stderr."""
     from sscc.compiler.tools.commands.cli import main
 
     buffers = io.BytesIO(), io.BytesIO()
@@ -199,15 +200,15 @@ def _run_command(words: list[str]) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
             code = main(words)
-        except SystemExit as end:  # of argparse
+        except SystemExit as end:  # raised by argparse
             code = end.code if isinstance(end.code, int) else 1
         finally:
-            logging.root.handlers[:] = handlers  # a command may have added one, for the stderr of now
+            logging.root.handlers[:] = handlers  # a command may have added one for the temporary stderr
     return code, buffers[0].getvalue().decode(), buffers[1].getvalue().decode()
 
 
 def check_case(case: IrCase, path: Path) -> None:
-    """Runs one case. Raises WrongOutput; an error that no case expects passes through."""
+    """Run one case. Raises WrongOutput; an error that the case does not expect is propagated."""
     if case.commands:
         match_checks("\n" * (case.line - 1) + case.text, run_commands(case.commands, path, case.line), str(path))
         return
@@ -248,8 +249,8 @@ def _described(error: SsccError) -> str:
 
 
 def match_checks(checks: str, output: str, path: str) -> None:
-    """FileCheck: compares `output` with the CHECK lines in `checks`. Raises WrongOutput with its report, and UsageError
-    where FileCheck is not installed."""
+    """Compare `output` with the CHECK lines in `checks` by FileCheck. Raises WrongOutput with its report, and
+    UsageError if FileCheck is not installed."""
     require(PYTEST, "a file with CHECK lines")
     from filecheck.finput import FInput
     from filecheck.matcher import Matcher
@@ -265,7 +266,7 @@ def match_checks(checks: str, output: str, path: str) -> None:
 
 
 def _beginning(output: str) -> str:
-    """What a person sees of an output before what is wrong with it."""
+    """Return the beginning of an output, for the report of a failure."""
     lines = output.splitlines()
     left = f"\n.. and {len(lines) - SHOWN_LINES} lines more" if len(lines) > SHOWN_LINES else ""
     return "\n".join(["the output was:", *lines[:SHOWN_LINES]]) + left

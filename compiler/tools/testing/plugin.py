@@ -55,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _Item(pytest.Item):
-    """A test whose failures are of sscc's own making, and need no traceback."""
+    """A test whose failures have messages of their own and need no traceback."""
 
     line = 1
 
@@ -70,7 +70,7 @@ class _Item(pytest.Item):
 
 
 class _File(pytest.File):
-    """A file whose mistakes need no traceback."""
+    """A file whose errors need no traceback."""
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         return str(excinfo.value) if isinstance(excinfo.value, SsccError) else super().repr_failure(excinfo)
@@ -127,7 +127,7 @@ class GoldenItem(_Item):
 
 
 def _programs(config: pytest.Config) -> Programs:
-    """What the tests of this process share."""
+    """Return the state that the tests of this process share."""
     from sscc.compiler.tools.testing.golden_cases import Programs
 
     if _PROGRAMS not in config.stash:

@@ -1,7 +1,8 @@
-"""What ranks say to each other: the one thing that a collective needs, and ranks that are threads of one process.
+"""The exchange of values between ranks, which is the primitive that collectives need, and ranks that are threads of one
+process.
 
-All collectives of a program are made of `Group.exchange`, which gives every rank the values of all, in the order of
-ranks. So sums are taken in that order whoever computes them, and every rank has the same bits.
+All collectives of a program are built on `Group.exchange`, which returns the values of all ranks to every rank, in the
+order of ranks. Every rank therefore adds in the same order and gets the same bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from sscc.ir.errors import ErrorKind, InternalError, RankError, UsageError
 from sscc.ir.sharding import peers
 
+# numpy is slow to import, and the command line needs only names
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
     from sscc.runtime.backends.collectives.shared_windows import Windows
     from sscc.runtime.support._native import Meeting
@@ -25,7 +27,7 @@ Value = TypeVar("Value")
 class GroupErrors(ErrorKind):
     UNREACHED = RankError, "rank {rank} does not reach the others: {cause}"
     OTHER_RANKS = UsageError, "the program is compiled for {expected} ranks, and cannot run on {ranks}"
-    ALONE = InternalError, "a program of one rank exchanges nothing"
+    ALONE = InternalError, "a program for one rank has nothing to exchange"
     FAILED = RankError, "rank {rank} has failed"
     SILENT = RankError, "another rank does not answer"
 
@@ -34,25 +36,26 @@ class Group(Protocol):
     """A rank among several that run the same program.
 
     Attributes:
-        rank: which one, from 0 on.
-        ranks: how many there are.
+        rank: number of this rank, from 0.
+        ranks: number of ranks.
     """
 
     rank: int
     ranks: int
 
     def exchange(self, value: Value) -> Sequence[Value]:
-        """The values of all ranks, in order. Raises RankError where a rank is gone."""
+        """Return the values of all ranks, in order. Raises RankError if another rank has ended."""
 
     def windows(self, nbytes: int) -> Windows:
-        """Windows of so many bytes for native code; all ranks call it at once. Raises RankError where one is gone."""
+        """Return windows of `nbytes` bytes for native code; all ranks call it together. Raises RankError if one has
+        ended."""
 
     def end(self, rank: int) -> None:
-        """Ends what any rank waits for, now or later, because `rank` cannot go on."""
+        """End all present and future waits of every rank, because `rank` cannot continue."""
 
 
 class Alone:
-    """The group of a program that is not cut."""
+    """The group of a program that is not split over ranks."""
 
     rank, ranks = 0, 1
 
@@ -63,20 +66,20 @@ class Alone:
         raise GroupErrors.ALONE()
 
     def end(self, rank: int) -> None:
-        """Nobody waits."""
+        """Do nothing: no other rank waits."""
 
 
 ALONE = Alone()
 
 
 class Ranks:
-    """A rank's place in the grid of ranks that a program is for.
+    """The position of this rank in the grid of ranks that a program is compiled for.
 
     Args:
-        grid: how many ranks there are along each axis; () for a program of one.
+        grid: number of ranks along each axis; () for a program of one rank.
 
     Raises:
-        UsageError: the group is not as large as the grid.
+        UsageError: the sizes of group and grid differ.
     """
 
     def __init__(self, group: Group, grid: Sequence[int]) -> None:
@@ -85,18 +88,19 @@ class Ranks:
         self.group, self.grid = group, tuple(grid)
 
     def exchange(self, value: Value, axes: Sequence[int]) -> list[Value]:
-        """The values of the ranks that differ from this one along `axes` alone, in order. All ranks call it at once."""
+        """Return the values of the ranks that differ from this one only along `axes`, in order. All ranks call it
+        together."""
         values = self.group.exchange(value)
         return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
 
     def place(self, axes: Sequence[int]) -> tuple[int, int]:
-        """Which of the ranks that differ along `axes` alone this one is, and how many there are."""
+        """Return the number of this rank among those that differ only along `axes`, and how many those are."""
         group = peers(self.grid, axes, self.group.rank)
         return group.index(self.group.rank), len(group)
 
 
 class _Meeting:
-    """Where the threads of a group put their values down."""
+    """The place where the threads of a group exchange values."""
 
     def __init__(self, ranks: int, timeout: float) -> None:
         self.values: list[Any] = [None] * ranks
@@ -107,7 +111,7 @@ class _Meeting:
 
 
 class ThreadGroup:
-    """A rank that is a thread of this process, as `run_ranks` makes them."""
+    """A rank that is a thread of this process; `run_ranks` creates them."""
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.ranks = rank, len(meeting.values)
@@ -118,6 +122,7 @@ class ThreadGroup:
             self._meeting.values[self.rank] = value
             self._meeting.barrier.wait()
             values = list(self._meeting.values)
+            # nobody stores the next value before every rank has read this one
             self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
         except threading.BrokenBarrierError:
             failed = self._meeting.failed
@@ -142,20 +147,20 @@ class ThreadGroup:
 
 
 def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
-    """A group of ranks that are threads.
+    """Return a group of ranks that are threads.
 
     Args:
-        timeout: seconds that a rank waits for the others.
+        timeout: seconds for which a rank waits for the others.
     """
     meeting = _Meeting(ranks, timeout)
     return [ThreadGroup(rank, meeting) for rank in range(ranks)]
 
 
 def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value]) -> list[Value]:
-    """Runs `work` of every rank at once, each in a thread, and gives the results by rank.
+    """Run `work` for every rank, each in a thread of its own, and return the results by rank.
 
     Raises:
-        Exception: what a rank raised; the first that is not about another one's end.
+        Exception: the first exception of a rank that is not merely about the end of another rank.
     """
 
     def one(group: ThreadGroup) -> Value:

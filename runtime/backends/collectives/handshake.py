@@ -1,15 +1,15 @@
-"""Connections between ranks that were not started by each other: both ends prove that they know the ranks' secret.
+"""Connections between ranks that did not start each other: both ends prove that they know the ranks' secret.
 
     listener                      the other rank
         challenge (32 bytes)  ->
                               <-  challenge (32), channel, rank, ranks, proof (32)
         proof (32)            ->
 
-A proof is the HMAC-SHA256 of both challenges, of who is who, and of the direction, so that it is good for this
-connection alone. Nothing else is read from a connection before its proof is right. Connections are not encrypted.
+A proof is the HMAC-SHA256 of both challenges, both identities and the direction, so it is valid for this connection
+only. Nothing else is read from a connection until its proof has been checked. Connections are not encrypted.
 
-A listener takes any number of strangers meanwhile: one that says nothing, drips or lies is closed after a few seconds,
-and keeps nobody waiting.
+A listener accepts any number of strangers in the meantime: one that is silent, slow or wrong is closed after a few
+seconds and delays nobody.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sscc.runtime.backends.collectives.links import Waited
 
 class HandshakeErrors(ErrorKind):
     NO_SECRET = UsageError, (
-        "ranks of several machines need a secret in ${variable}, the same for every rank and of at least {least} "
-        "bytes: for instance that of `openssl rand -hex 32`"
+        "ranks on several machines need a secret in ${variable}: the same for every rank, at least {least} bytes "
+        "long, such as the output of `openssl rand -hex 32`"
     )
-    SHORT_SECRET = UsageError, "${variable} has {length} bytes, and a secret of ranks has at least {least}"
+    SHORT_SECRET = UsageError, "${variable} has {length} bytes, but a secret for ranks must have at least {least}"
     NOT_ALL_CAME = RankError, (
-        "ranks {missing} did not join within {seconds:g} s; {refused} connections were refused, which did not prove "
-        "that they know the ranks' secret"
+        "ranks {missing} did not join within {seconds:g} s; {refused} connections were refused because they did not "
+        "prove that they know the ranks' secret"
     )
     NOT_FOUND = RankError, "rank {peer} does not answer at {address} within {seconds:g} s: {cause}"
     REFUSED = RankError, (
@@ -49,11 +49,11 @@ class HandshakeErrors(ErrorKind):
 
 SECRET_VARIABLE: Final = "SSCC_RANKS_SECRET"
 SHORTEST_SECRET: Final = 16
-"""Bytes."""
+"""Length in bytes."""
 HELLO_SECONDS = 4.0
-"""Seconds in which a connection must prove that it is a rank's."""
+"""Seconds within which a connection must prove that it belongs to a rank."""
 MOST_STRANGERS = 128
-"""Connections that a listener keeps open without a proof. One more closes the oldest."""
+"""Limit on the open connections without a proof. When it is exceeded, the oldest one is closed."""
 
 _CHALLENGE = 32
 _HELLO = struct.Struct("<32sBHH32s")
@@ -62,16 +62,16 @@ _TRIES = 3
 _PAUSE = 0.1
 
 Address = str | tuple[str, int]
-"""A path of a socket in the file system, or host and port."""
+"""Path of a socket in the file system, or host and port."""
 Seat = tuple[int, int]
-"""The channel of a connection, and the rank at its other end."""
+"""Channel of a connection and the rank at its other end."""
 
 
 def secret_of_environment() -> bytes | None:
-    """Return the ranks' secret that the user has put into the environment; None if there is none.
+    """Return the ranks' secret from the environment; None if there is none.
 
     Raises:
-        UsageError: it is too short.
+        UsageError: the secret is too short.
     """
     secret = os.environb.get(SECRET_VARIABLE.encode())
     if secret is None:
@@ -94,7 +94,7 @@ class Identity:
     """A rank that shakes hands.
 
     Attributes:
-        secret: the ranks' secret. It may be empty where the kernel vouches for the other end (`same_user`).
+        secret: secret of the ranks. It may be empty if the kernel identifies the user at the other end (`same_user`).
     """
 
     rank: int
@@ -112,7 +112,7 @@ _CALLING, _ANSWERING = b"calling ", b"answering "
 
 @dataclass
 class _Stranger:
-    """A connection without a proof yet."""
+    """A connection that has not yet sent its proof."""
 
     connection: socket.socket
     challenge: bytes
@@ -127,14 +127,15 @@ def accept(
     seconds: float,
     trusted: Callable[[socket.socket], bool] = lambda _: True,
 ) -> dict[Seat, socket.socket]:
-    """Accept connections until one that has proved itself has each of `seats`. The newest one of a seat has it.
+    """Accept connections until each of `seats` has one that has proved itself. A newer connection replaces an older
+    one.
 
     Args:
-        seconds: until all must have come.
-        trusted: a further condition on a connection.
+        seconds: time limit until all have joined.
+        trusted: further condition on a connection.
 
     Raises:
-        RankError: not all have come.
+        RankError: some ranks have not joined.
     """
     strangers: dict[int, _Stranger] = {}
     seated: dict[Seat, socket.socket] = {}
@@ -160,6 +161,7 @@ def accept(
                         refused += 1
                     strangers[stranger.connection.fileno()] = stranger
                     poll.register(stranger.connection, select.POLLIN)
+                # None: it has just been closed to make room
                 elif (stranger := strangers.get(number)) is not None:  # None: closed just now, to make room
                     seat = _heard(stranger, identity, seats)
                     if seat is False:
@@ -189,7 +191,7 @@ def accept(
 
 
 def _greeted(listener: socket.socket, trusted: Callable[[socket.socket], bool]) -> _Stranger | None:
-    """Accept a connection and send it our challenge. Return None if it is gone already, or not trusted."""
+    """Accept a connection and send our challenge. Return None if it has ended already or is not trusted."""
     try:
         connection, _ = listener.accept()
     except OSError:
@@ -206,7 +208,7 @@ def _greeted(listener: socket.socket, trusted: Callable[[socket.socket], bool]) 
 
 
 def _heard(stranger: _Stranger, identity: Identity, seats: Collection[Seat]) -> Seat | Literal[False] | None:
-    """Read what a stranger says. Return its seat once it has proved itself, False to close it, None to wait."""
+    """Read the reply of a stranger. Return its seat after a valid proof, False to close it, None to wait for more."""
     try:
         data = stranger.connection.recv(_HELLO.size - len(stranger.heard))
     except BlockingIOError:
@@ -232,13 +234,13 @@ def _heard(stranger: _Stranger, identity: Identity, seats: Collection[Seat]) -> 
 
 
 def connect(address: Address, identity: Identity, channel: int, peer: int, seconds: float) -> socket.socket:
-    """Return a connection to the listener of rank `peer`, which has proved itself.
+    """Return a connection to the listener of rank `peer`, after both ends have proved themselves.
 
     Args:
-        seconds: in which it must have begun to listen, and has to answer.
+        seconds: time limit for the listener to start and to answer.
 
     Raises:
-        RankError: it does not answer, refuses this rank, or cannot prove that it is a rank.
+        RankError: the listener does not answer, refuses this rank, or cannot prove that it is a rank.
     """
     waited, tries, cause = Waited(), 0, "nothing listens there"
     while (left := seconds - waited.seconds()) > 0:
@@ -259,6 +261,7 @@ def connect(address: Address, identity: Identity, channel: int, peer: int, secon
             connection.close()
             raise
         else:
+            # the listener may have closed this connection to make room for others
             tries += 1  # it may have made room for others
             cause = ""
         connection.close()
@@ -288,10 +291,10 @@ def _connected(address: Address, seconds: float) -> socket.socket:
 
 
 def _proved(connection: socket.socket, identity: Identity, channel: int, peer: int, seconds: float) -> bool:
-    """Shake hands as the one that has connected. Return False if the listener hangs up.
+    """Shake hands as the end that has connected. Return False if the listener closes the connection.
 
     Raises:
-        OSError: the connection breaks, or the listener says nothing.
+        OSError: the connection breaks, or the listener sends nothing.
         RankError: the listener does not know the secret.
     """
     waited = Waited()

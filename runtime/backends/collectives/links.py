@@ -1,8 +1,8 @@
-"""A connection between two ranks, over which one tells the other what to do, or both exchange values.
+"""A connection between two ranks, used for commands from one to the other and for exchanges of values.
 
-What travels is data (`rank_messages`): nothing that is received is executed. The connection itself
-is one that nobody else can have: a pair of sockets that a process has inherited, or one whose other end has proved that
-it knows the secret of the ranks (`sscc.runtime.backends.collectives.handshake`).
+Messages are data (`rank_messages`): nothing that is received is executed. Nobody else can have such a connection: it
+is either a pair of sockets inherited by a process, or its other end has proved that it knows the secret of the ranks
+(`sscc.runtime.backends.collectives.handshake`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ class LinkErrors(ErrorKind):
 
 
 PATIENCE = 4.0
-"""Seconds that a rank waits for another one's answer. Twice that is below the ten seconds in which all ranks have to
-know that one is gone, with room for a machine that has other things to do: an exchange that begins just before a rank
-is found not to answer may wait for it again."""
+"""Seconds for which a rank waits for the answer of another one. An exchange that begins just before a rank is found not
+to answer may wait for it again, so the limit is doubled; that is below the ten seconds within which all ranks must
+know that one has ended, with a margin for a busy machine."""
 MEETING_PATIENCE = 2 * PATIENCE
-"""Seconds that a rank waits in a meeting for another one that answers, and so is late or has got stuck."""
+"""Seconds for which a rank waits in a meeting for another one that answers but is late or stuck."""
 
 _SLICE = 0.25  # seconds between two looks at the clock
+# limit on the waiting time counted between two looks: the process may have been suspended in between
 _COUNTED = 4 * _SLICE  # the most that counts as waiting between two looks: a process may have been suspended meanwhile
+# limit on the bytes received at once
 _CHUNK = 1 << 20  # the most that is received at once
 
 
 class Waited:
-    """Seconds that somebody has waited, without the time in which this process was suspended (Ctrl-Z)."""
+    """Waiting time in seconds, without the time for which this process was suspended (Ctrl-Z)."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -55,11 +57,11 @@ class Link:
     """One end of a connection.
 
     Args:
-        connection: a stream socket, the link's own from now on.
-        peer: the rank at the other end.
+        connection: stream socket, owned by the link from now on.
+        peer: rank at the other end.
 
     Attributes:
-        vocabulary: the dataclasses that messages may hold.
+        vocabulary: dataclasses that messages may contain.
     """
 
     def __init__(self, connection: socket.socket, peer: int) -> None:
@@ -74,10 +76,10 @@ class Link:
         return self._socket.fileno()
 
     def send(self, message: Any, patience: float = PATIENCE) -> None:
-        """Send a message, of the values that `messages` knows.
+        """Send a message of values that `rank_messages` can encode.
 
         Raises:
-            RankError: the other end is gone, or takes nothing for `patience` seconds.
+            RankError: the other end has ended, or accepts nothing for `patience` seconds.
         """
         for part in messages.encode(message, self.vocabulary):
             rest = memoryview(part)
@@ -89,10 +91,12 @@ class Link:
         """Return the next message.
 
         Raises:
-            RankError: the other end is gone, sends nothing for `patience` seconds, or sends what is no message.
+            RankError: the other end has ended, sends nothing for `patience` seconds, or sends something other than a
+                message.
         """
         prefix = self._read(memoryview(bytearray(messages.PREFIX.size)), patience)
         size, payload = messages.lengths(prefix, self.peer)
+        # The header is received in chunks, so memory grows with the bytes received and not with the announced length.
         # The header arrives in chunks: the bytes that were sent take memory, not the length that was announced.
         data = bytearray()
         while len(data) < size:
@@ -109,7 +113,8 @@ class Link:
         return not self._ready(select.POLLIN)
 
     def send_some(self, data: memoryview) -> int:
-        """Send what the connection takes at once, and return its length. Raises RankError: the other end is gone."""
+        """Send as much as the connection accepts at once, and return its length. Raises RankError if the other end has
+        ended."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -118,7 +123,7 @@ class Link:
             raise self.ended() from None
 
     def receive_some(self, room: memoryview) -> int:
-        """Receive what there is, and return its length. Raises RankError: the other end is gone."""
+        """Receive what is available, and return its length. Raises RankError if the other end has ended."""
         try:
             count = self._socket.recv_into(room)
         except BlockingIOError:
@@ -154,7 +159,7 @@ class Link:
         return LinkErrors.ENDED(rank=self.peer)
 
     def shut(self) -> None:
-        """End the connection: both ends find that the other one has ended."""
+        """Close the connection, so that both ends see that the other one has ended."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -164,12 +169,13 @@ class Link:
 
 
 def swap(sent: Sequence[Buffer], received: Mapping[Link, Sequence[memoryview]], patience: float) -> None:
-    """Send the same bytes over every link, and meanwhile fill the memory that each link has in `received`.
+    """Send the same bytes over every link while filling the memory that each link has in `received`.
 
-    All ends do it at once: a rank that only sent would wait for one that only sends, too.
+    All ends must call it together. Sending and receiving alternate because two ranks that both sent first would wait
+    for each other forever.
 
     Raises:
-        RankError: another end is gone, or moves nothing for `patience` seconds.
+        RankError: another end has ended, or transfers nothing for `patience` seconds.
     """
     links = {link.fileno(): link for link in received}
     out = {number: [memoryview(part) for part in sent if len(part)] for number in links}

@@ -1,5 +1,5 @@
-"""Ranks that are processes: values go over links, and what native code exchanges goes through memory that all ranks
-share, or over sockets between each two."""
+"""Ranks that are processes: values travel over links, and exchanges of native code go through shared memory or over a
+socket between every two ranks."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ if TYPE_CHECKING:
 
 
 class TransportErrors(ErrorKind):
-    UNKNOWN = UsageError, "--transport is {name!r}, it must be one of: {known}"
+    UNKNOWN = UsageError, "--transport is {name!r}, but it must be one of: {known}"
     NO_GLOO = UsageError, (
-        "--transport {name!r} is gone, because gloo takes whoever connects for a rank: it must be one of: {known}"
+        "--transport {name!r} was removed, because gloo accepts any connection as a rank; use one of: {known}"
     )
-    NO_SHARED_MEMORY = InputError, "this machine has no memory that ranks can share: {cause}"
-    TOO_LARGE = InputError, "ranks need {nbytes} bytes of memory in common, which cannot be allocated: {cause}"
-    OUT_OF_STEP = RankError, "rank {peer} sends {theirs}, where rank {rank} expects {ours}: they run different programs"
-    NOT_VALUES = RankError, "rank 0 sent rank {rank} something that is not a value of each of {ranks} ranks"
+    NO_SHARED_MEMORY = InputError, "this machine cannot share memory between ranks: {cause}"
+    TOO_LARGE = InputError, "ranks need {nbytes} bytes of shared memory, which cannot be allocated: {cause}"
+    OUT_OF_STEP = (
+        RankError,
+        "rank {peer} sends {theirs}, but rank {rank} expects {ours}: the ranks run different programs",
+    )
+    NOT_VALUES = RankError, "rank 0 sent rank {rank} a message that is not a list of {ranks} values, one for each rank"
 
 
 Value = TypeVar("Value")
 
 MEMORY, SOCKETS = TRANSPORTS = ("memory", "sockets")
 SPIN_US = 100.0
-"""Microseconds that a rank spins for the others, where every thread of all ranks has a CPU."""
+"""Microseconds for which a rank spins, if all threads of all ranks have a CPU each."""
 
 
 class Channel(IntEnum):
-    """The links between two ranks. All have the first three with rank 0; ranks without common memory have the last one
-    with each other."""
+    """The links between two ranks. Every rank has the first three to rank 0; ranks without shared memory have the last
+    one to each other."""
 
     COMMANDS = 0
     VALUES = 1
@@ -50,18 +53,19 @@ class Channel(IntEnum):
 
 
 def check_transport(name: str | None) -> None:
-    """Raises UsageError if there is no transport of this name."""
+    """Raise UsageError if no transport has this name."""
     if name is not None and name not in TRANSPORTS:
         kind = TransportErrors.NO_GLOO if name == "gloo" else TransportErrors.UNKNOWN
         raise kind(name=name, known=TRANSPORTS)
 
 
 class SharedMemory:
-    """Memory of a file without a name, which every process that has it open sees and which is gone with the last one.
+    """Memory of an unnamed file, visible to every process that has it open, and freed when the last one closes it.
 
     Args:
-        descriptor: the file's. Windows follow each other in it: all ranks make them in the same order.
-        spin_us: how long a rank spins before it sleeps.
+        descriptor: descriptor of the file. Windows lie in it one after another, so all ranks must create them in the
+            same order.
+        spin_us: microseconds for which a rank spins before it sleeps.
     """
 
     def __init__(self, descriptor: int, rank: int, ranks: int, spin_us: float = 0.0) -> None:
@@ -72,7 +76,7 @@ class SharedMemory:
 
     @staticmethod
     def create() -> int:
-        """A new file's descriptor. Raises InputError where the system has no such files."""
+        """Return the descriptor of a new file. Raises InputError if the system has no unnamed files in memory."""
         try:
             return os.memfd_create("sscc-ranks")
         except (AttributeError, OSError) as error:
@@ -100,12 +104,13 @@ class SharedMemory:
 
 
 class Sockets:
-    """Windows that ranks send to each other, over a connection between each two of them.
+    """Windows that ranks send to each other, over a connection between every two of them.
 
     Args:
-        links: to every other rank, by rank; this object's own from now on.
+        links: links to every other rank, by rank; owned by this object from now on.
     """
 
+    # number of the meeting and bytes of a part: equal on all ranks, because they run the same program
     _HEAD = struct.Struct("<QQ")  # number of the meeting, and bytes of a part: equal everywhere, as programs are
 
     def __init__(self, rank: int, links: Mapping[int, Link]) -> None:
@@ -150,8 +155,8 @@ class ProcessGroup:
     """A rank that is a process.
 
     Args:
-        links: of rank 0 to all others, by rank; of another one, to rank 0.
-        transport: of what native code exchanges.
+        links: for rank 0, the links to all others, by rank; for another rank, the link to rank 0.
+        transport: transport for the exchanges of native code.
     """
 
     def __init__(self, rank: int, ranks: int, links: Sequence[Link], transport: SharedMemory | Sockets) -> None:
@@ -181,8 +186,8 @@ class ProcessGroup:
 
 
 def place_of_memory() -> tuple[str, str, int]:
-    """Return the machine and the process namespace of this process, and its number there. Processes in one place may
-    open each other's files."""
+    """Return the machine and process namespace of this process, and its process number there. Processes in the same
+    namespace can open each other's files."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
         return boot.read_text().strip(), os.readlink("/proc/self/ns/pid"), os.getpid()

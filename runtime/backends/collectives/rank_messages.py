@@ -1,10 +1,10 @@
-"""Messages between ranks as bytes: a header in JSON, which says what the values are, and the bytes of arrays behind it.
+"""Messages between ranks as bytes: a JSON header that describes the values, followed by the bytes of arrays.
 
     magic  length of the header  length of the payload | header | payload
     4      4                     8                     | JSON   | arrays, each at a multiple of 64 bytes
 
-A message holds numbers, texts, containers, arrays, and dataclasses of a closed list. Reading it calls nothing else than
-the constructors on that list, and allocates no more than the sender has announced in a header that fits.
+A message contains numbers, texts, containers, arrays, and dataclasses of a closed list. Reading it calls only the
+constructors on that list, and allocates no more than the sender has announced in a header of limited size.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from sscc.ir.sizes import ALIGNMENT, align
 
 class MessageErrors(ErrorKind):
     NOT_A_MESSAGE = RankError, "rank {rank} sent something that is not a message"
-    TOO_LARGE = RankError, "rank {rank} announced a message of {header} + {payload} bytes, more than can be received"
+    TOO_LARGE = (
+        RankError,
+        "rank {rank} announced a message of {header} + {payload} bytes, which is more than can be received",
+    )
     MALFORMED = RankError, "rank {rank} sent a malformed message: {cause}"
-    HEADER_TOO_LONG = InternalError, "a message between ranks has a header of {header} bytes, at most {most} are sent"
-    NOT_SENT = InternalError, "a {type} cannot be sent between ranks"
+    HEADER_TOO_LONG = InternalError, "a message between ranks has a header of {header} bytes, but the limit is {most}"
+    NOT_SENT = InternalError, "a value of type {type} cannot be sent between ranks"
 
 
 Vocabulary = Mapping[str, type]
-"""The dataclasses that a message may hold, by name."""
+"""Dataclasses that a message may contain, by name."""
 
 Buffer = bytes | bytearray | memoryview
 
 PREFIX = struct.Struct("<4sIQ")
 MAGIC = b"srm1"
 LONGEST_HEADER = 4 << 20
-"""Bytes. A parsed header takes at most 30 times as much memory."""
+"""Limit in bytes. A parsed header takes at most 30 times as much memory."""
 LARGEST_PAYLOAD = 1 << 40
 _DEEPEST = 32
 _MOST_DIMENSIONS = 16
@@ -64,7 +67,7 @@ def encode(value: Any, vocabulary: Vocabulary) -> list[Buffer]:
     """Return the bytes of a message, in parts.
 
     Raises:
-        InternalError: `value` holds something else than a message may, or more than one header names.
+        InternalError: `value` contains a type that messages do not allow, or its header is too long.
     """
     writer = _Writer(vocabulary)
     header = json.dumps(writer.tree(value), separators=(",", ":"), allow_nan=False).encode()
@@ -77,7 +80,7 @@ def lengths(prefix: Buffer, rank: int) -> tuple[int, int]:
     """Return the lengths of header and payload that the first bytes of a message announce.
 
     Raises:
-        RankError: these bytes do not begin a message, or begin a larger one than is received.
+        RankError: the bytes do not begin a message, or announce one that is too large to receive.
     """
     magic, header, payload = PREFIX.unpack(prefix)
     if magic != MAGIC:
@@ -88,15 +91,15 @@ def lengths(prefix: Buffer, rank: int) -> tuple[int, int]:
 
 
 class Header:
-    """A header that was read. Its payload may be received afterwards, since its size is known to be the right one.
+    """A header that has been read. Its payload can be received afterwards: the header agrees with its announced size.
 
     Args:
         data: bytes of the header.
-        payload: bytes that are announced to follow.
-        rank: the rank that sent it.
+        payload: number of announced bytes that follow.
+        rank: rank that sent the message.
 
     Raises:
-        RankError: it is malformed, or its arrays do not make up the payload.
+        RankError: the header is malformed, or its arrays do not add up to the payload.
     """
 
     def __init__(self, data: Buffer, payload: int, vocabulary: Vocabulary, rank: int) -> None:
@@ -115,6 +118,7 @@ class Header:
             return self._value(self._tree, memory, iter(self._places), 0)
         except RankError:
             raise
+        # raised by a constructor of the vocabulary
         except Exception as error:  # a constructor's of the vocabulary
             raise self._malformed(error) from None
 
@@ -123,7 +127,7 @@ class Header:
         return MessageErrors.MALFORMED(rank=self._rank, cause=cause)
 
     def _measured(self, tree: Any, payload: int) -> None:
-        """Find the place of every array, in the order in which `_value` meets them."""
+        """Find the position of every array, in the order in which `_value` visits them."""
         used = 0
         for node in _arrays(tree, 0):
             place = align(used)
@@ -132,7 +136,7 @@ class Header:
                 break
             self._places.append(place)
         if used != payload:
-            raise ValueError(f"its arrays take {used} bytes, and {payload} follow")
+            raise ValueError(f"its arrays take {used} bytes, but {payload} bytes follow")
 
     def _value(self, tree: Any, memory: np.ndarray[Any, Any], places: Any, depth: int) -> Any:
         if tree is None or isinstance(tree, bool | int | float | str):
@@ -153,13 +157,13 @@ class Header:
             case "dict", _:
                 pairs = [(key, self._value(item, memory, places, depth + 1)) for key, item in rest]
                 if not all(isinstance(key, int | str) for key, _ in pairs):
-                    raise ValueError("a key is neither text nor number")
+                    raise ValueError("a key is neither a text nor a number")
                 return dict(pairs)
             case "object", [str(name), dict(fields)] if name in self._vocabulary:
                 kind = self._vocabulary[name]
                 values = {key: self._value(item, memory, places, depth + 1) for key, item in fields.items()}
                 return kind(**values)
-        raise ValueError(f"{quoted(tag)} is no kind of value")
+        raise ValueError(f"{quoted(tag)} is not a kind of value")
 
 
 _ARRAYS = ("bytes", "array", "tensor")
@@ -174,9 +178,9 @@ def _arrays(tree: Any, depth: int) -> Any:
     if tree is None or isinstance(tree, bool | int | float | str):
         return
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], str):
-        raise ValueError("it has a node without a kind")
+        raise ValueError("a node has no kind")
     if depth > _DEEPEST:
-        raise ValueError(f"it is deeper than {_DEEPEST}")
+        raise ValueError(f"its values are nested deeper than {_DEEPEST}")
     match tree:
         case ["bytes" | "array" | "tensor", *_]:
             yield tree
@@ -198,7 +202,7 @@ def _nbytes(node: list[Any]) -> int:
         case ["array" | "tensor", str(dtype), list(shape)] if dtype in _DTYPES and len(shape) <= _MOST_DIMENSIONS:
             if all(type(size) is int and 0 <= size <= LARGEST_PAYLOAD for size in shape):
                 return math.prod(shape) * _DTYPES[dtype].itemsize
-    raise ValueError("an array has no shape, or a dtype that is not known")
+    raise ValueError("an array has no shape or an unknown dtype")
 
 
 def _array(node: list[Any], memory: np.ndarray[Any, Any]) -> Any:
@@ -215,7 +219,7 @@ def _array(node: list[Any], memory: np.ndarray[Any, Any]) -> Any:
 
 
 class _Writer:
-    """A tree for the header, and the parts of the payload, which takes `used` bytes."""
+    """The tree of the header, and the parts of the payload with their total size `used`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._names = {kind: name for name, kind in vocabulary.items()}

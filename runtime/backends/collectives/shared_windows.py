@@ -1,4 +1,4 @@
-"""Memory through which the native interpreters of several ranks exchange what they have, and how they meet there."""
+"""Memory through which the native interpreters of several ranks exchange data, and their meetings there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sscc.ir.sizes import ALIGNMENT, align
 from sscc.runtime.support import _native
 
 Meet = Callable[[int, int], object]
-"""A meeting that is a function of bytes and turn, see `sscc.runtime.support._native.Core`."""
+"""A meeting as a function of bytes and turn, see `sscc.runtime.support._native.Core`."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What one rank knows of the windows of all: of two turns, one after another, a window of every rank.
+    """The windows of all ranks as one rank sees them: for two turns, one after another, a window of every rank.
 
     Attributes:
-        address: of the first window.
-        meeting: how ranks meet.
-        owner: what keeps the memory; windows are good as long as it lives.
+        address: address of the first window.
+        meeting: meeting of the ranks.
+        owner: object that owns the memory; the windows are valid as long as it lives.
     """
 
     address: int
@@ -31,13 +31,13 @@ class Windows:
 
 
 class SharedWindows:
-    """Windows in memory that all ranks see, with the words by which they meet in front.
+    """Windows in memory that all ranks see, preceded by the words for their meetings.
 
     Args:
-        memory: `nbytes_of` bytes that were zero at first.
-        nbytes: of a window.
-        timeout: seconds that a rank waits for another one.
-        spin_us: how long it spins before it sleeps.
+        memory: `nbytes_of` bytes, initially zero.
+        nbytes: size of a window.
+        timeout: seconds for which a rank waits for another one.
+        spin_us: microseconds for which a rank spins before it sleeps.
     """
 
     def __init__(self, memory: mmap.mmap | bytearray, ranks: int, nbytes: int, timeout: float, spin_us: float) -> None:
@@ -50,10 +50,10 @@ class SharedWindows:
 
     @staticmethod
     def nbytes_of(ranks: int, nbytes: int) -> int:
-        """Bytes of memory that are needed for windows of so many bytes."""
+        """Return the bytes of memory for windows of `nbytes` bytes."""
         return align(_native.Meeting.nbytes(ranks)) + 2 * ranks * nbytes + ALIGNMENT
 
     def of(self, rank: int) -> tuple[Windows, _native.Meeting]:
-        """The windows as one rank sees them, and its meeting, through which others can end it."""
+        """Return the windows as one rank sees them, with its meeting, through which others can end it."""
         meeting = _native.Meeting(self._words, rank, self._ranks, timeout=self._timeout, spin_us=self._spin_us)
         return Windows(self._windows, meeting, self._memory), meeting

@@ -1,5 +1,5 @@
-"""The reference interpreter of schedules (package): see `interpreter`, `pipelines` for how stages fire, and `steps` for
-the table of steps."""
+"""The reference interpreter of schedules: `interpreter` is its entry, `pipelines` decides when stages fire, and `steps`
+has the table of steps."""
 
 from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 

@@ -1,9 +1,9 @@
 """Affine access maps as strided torch views: element ``map(point)`` of a parameter at every point.
 
-An affine map composed with a strided view is again strided, so every access is one `as_strided`: dimension d
+The composition of an affine map with a strided view is again strided, so every access is one `as_strided`: dimension d
 of the iteration space gets the stride sum_r map[r][d] * stride[r]. Dimensions that a map does not use get size
-1 and broadcast. Maps that walk backwards (negative coefficients) have no torch view and are refused. Only what an
-indirect axis reaches is a copy, made anew at every firing.
+1 and broadcast. Maps with negative coefficients have no torch view and are refused. Only accesses along an indirect
+axis are copies, created at every firing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sscc.runtime.backends.reference.views import MalformedKind, injective
 
 
 class ReferenceAccessErrors(MalformedKind):
-    BACKWARDS = "the access map of {param!r} walks backwards along axis {axis}: its coefficients are {coefficients}"
+    BACKWARDS = "the access map of {param!r} has negative coefficients along axis {axis}: {coefficients}"
     OUT_OF_BOUNDS = "the access map of {param!r} reaches {first} .. {last} of axis {axis}, whose size is {size}"
 
 
@@ -34,7 +34,7 @@ class ReferenceIndexErrors(ErrorKind):
 class AccessMap:
     """A checked access map over an iteration space of sizes `dims`.
 
-    Raises InputError where the map leaves the parameter's bounds or walks backwards.
+    Raises InputError if the map leaves the bounds of the parameter or has negative coefficients.
     """
 
     def __init__(self, access: Access, dims: tuple[int, ...], interface: Interface) -> None:
@@ -42,6 +42,7 @@ class AccessMap:
         self._body = interface.body.name
         self._dims = dims
         shape = self.param.shape
+        # A dimension of size 1 contributes nothing, whatever its coefficient is.
         # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
@@ -73,12 +74,12 @@ class AccessMap:
         return bool(self._columns[dim]) or (self._index is not None and self._index.uses(dim))
 
     def injective(self, dims: Sequence[int]) -> bool:
-        """Whether no two points that differ in `dims` touch the same element of a dense parameter."""
+        """Return whether any two points that differ in `dims` access different elements of a dense parameter."""
         strides = dense_strides(self.param.shape)
         return injective((sum(r[d] * s for r, s in zip(self._rows, strides, strict=True)), self._dims[d]) for d in dims)
 
     def view(self, tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-        """The elements that the iteration dimensions `dims`, in this order, touch; size 1 where unused."""
+        """Return the elements accessed over the iteration dimensions `dims`, in this order; size 1 for unused ones."""
         if self._identity and list(dims) == list(range(len(self._dims))):
             return tensor
         strides = tensor.stride()
@@ -88,7 +89,8 @@ class AccessMap:
         return tensor.as_strided(sizes, steps, offset)
 
     def bind(self, views: Views, dims: Sequence[int]) -> Callable[[], torch.Tensor]:
-        """What gives, at each firing, the elements as `view` has them; those behind an indirect axis are a copy."""
+        """Return a function that gives the elements at each firing, shaped as by `view`; along an indirect axis they
+        are a copy."""
         tensor = views[self.param.name]
         view = self.view(tensor, dims)
         if self._index is None:
@@ -105,7 +107,7 @@ class AccessMap:
 
 
 def check_indices(index: torch.Tensor, body: str, name: str, axis: int, size: int) -> None:
-    """Raises InputError where an index is not a place of an axis of parameter `name` of a body."""
+    """Raise InputError if an index is outside of an axis of parameter `name` of a body."""
     low, high = torch.aminmax(index)
     if low < 0 or high >= size:
         raise ReferenceIndexErrors.OUT_OF_BOUNDS(

@@ -1,4 +1,4 @@
-"""The reference interpreter as sessions see it: torch inside, numpy outside, the same memory in both."""
+"""The reference interpreter as sessions see it: torch inside, numpy outside, on the same memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sscc.runtime.backends.interpreter import HostTensor, InProcess, MemoryUse, 
 
 
 class TorchArrayErrors(ErrorKind):
-    NO_STAGES = UsageError, "there are no stages to watch: the interpreter runs IR, not a schedule"
+    NO_STAGES = UsageError, "there are no stages to watch, because the interpreter runs IR and not a schedule"
     NO_NUMPY_DTYPE = InputError, "a tensor of {dtype} cannot be read as an array: {cause}"
 
 TORCH_DTYPES = {
@@ -26,11 +26,11 @@ TORCH_DTYPES = {
     "i8": torch.int8,
     "i1": torch.bool,
 }
-"""The torch dtype that holds each of the schedule's dtypes."""
+"""The torch dtype of each dtype of schedules."""
 
 
 class TorchInterpreter(Protocol):
-    """An interpreter that takes and gives torch tensors."""
+    """An interpreter whose inputs and outputs are torch tensors."""
 
     def run(
         self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
@@ -44,7 +44,7 @@ class ArrayInterpreter(InProcess):
     """An `Interpreter` of arrays on top of an interpreter of torch tensors, on the same memory.
 
     Args:
-        program: what it runs, if it is a schedule.
+        program: the schedule that it runs, if there is one.
     """
 
     def __init__(self, interpreter: TorchInterpreter, program: Program | None = None) -> None:
@@ -62,9 +62,9 @@ class ArrayInterpreter(InProcess):
         *,
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """Calls an entry. The interpreters inside give outputs of their own at every call, so `copy` changes nothing.
+        """Call an entry. The inner interpreters return new outputs at every call, so `copy` has no effect.
 
-        Raises as the interpreter inside does.
+        Raises the errors of the inner interpreter.
         """
         outputs, results = self._interpreter.run(entry, to_tensors(inputs), scalars)
         return {name: to_array(tensor) for name, tensor in outputs.items()}, results
@@ -78,29 +78,29 @@ class ArrayInterpreter(InProcess):
         return to_array(self._interpreter.tensor(name))
 
     def reset(self) -> None:
-        """Zeroes every state."""
+        """Set every state to zero."""
         self._interpreter.reset()
 
     @property
     def stages(self) -> frozenset[StageName]:
-        """What can be watched; nothing without a schedule."""
+        """Return the stages that can be watched; none without a schedule."""
         stages: frozenset[StageName] = getattr(self._interpreter, "stages", frozenset())
         return stages
 
     def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
-        """See `sscc.runtime.backends.interpreter.Interpreter.watch`. Raises UsageError for what runs no schedule."""
+        """See `sscc.runtime.backends.interpreter.Interpreter.watch`. Raises UsageError if no schedule is run."""
         watch = getattr(self._interpreter, "watch", None)
         if watch is None:
             raise TorchArrayErrors.NO_STAGES()
         watch(stages, watcher)
 
     def memory(self) -> MemoryUse | None:
-        """What the program's tensors take, buffers on the chip aside; None without a schedule."""
+        """Return the memory of the program's tensors, without buffers on chip; None without a schedule."""
         return None if self.program is None else MemoryUse.of_tensors(self.program)
 
 
 def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-    """Arrays as torch tensors on the same memory. Read-only arrays give tensors that must not be written."""
+    """Return arrays as torch tensors on the same memory. Tensors of read-only arrays must not be written."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return {name: _to_tensor(array) for name, array in arrays.items()}
@@ -113,7 +113,7 @@ def _to_tensor(array: Array) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """A torch tensor as an array on the same memory. Raises InputError for a dtype that numpy lacks."""
+    """Return a torch tensor as an array on the same memory. Raises InputError for a dtype that numpy lacks."""
     tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         bits: Array = tensor.view(torch.int16).numpy()

@@ -1,9 +1,9 @@
-"""Attention over segments of rows: alone, and with the update of the cache that is the first one. Rows may be encoded;
-they are decoded tile by tile.
+"""Attention over segments of rows, alone or together with the update of the cache in the first segment. Rows may be
+encoded; they are decoded tile by tile.
 
-Both walk the rows of all segments in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE
-rows, the last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones.
-Query heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
+Both visit the rows of all segments in tiles with a running softmax, in f32 (f64 on request). Every tile has KEY_TILE
+rows, the last one zero-padded, so results are the same, bit for bit, however many invalid rows follow the valid ones.
+Query heads are laid out as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from sscc.runtime.backends.reference.views import MalformedKind
 
 
 class ReferenceAttentionErrors(MalformedKind):
-    DTYPES_DIFFER = "{step} reads rows of {param!r} ({dtype}) and of {other!r} ({other_dtype}): they need one dtype"
+    DTYPES_DIFFER = (
+        "{step} reads rows of {param!r} ({dtype}) and {other!r} ({other_dtype}), but they need the same dtype"
+    )
 
 Fetch = Callable[[int, int], Tensor]
-"""Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], as they are stored."""
+"""Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], in their stored form."""
 
 
 def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) -> None:
-    """The rows of all segments are of one dtype, and so are a cache and the copy of it that is read in its place."""
+    """Check that the rows of all segments have one dtype, and so do a cache and the copy that is read in its place."""
     keys, values = [segment.key for segment in step.segments], [segment.value for segment in step.segments]
     if isinstance(step, DecodeAttention):
         keys, values = [step.k_cache, step.key, *keys], [step.v_cache, step.value, *values]
@@ -57,7 +59,7 @@ def cached_attention_step(
     query: Tensor, segments: Members, out: Tensor, sink_logits: Tensor | None, *, scale: float, softcap: float | None,
     wide: torch.dtype,
 ) -> None:  # fmt: skip
-    """The step `CachedAttention` (shapes there)."""
+    """Execute the step `CachedAttention` (see it for shapes)."""
     rows, masks = [SegmentRows.of(segment) for segment in segments], [segment["valid"] for segment in segments]
     cached_attention(query, rows, masks, out, scoring=Scoring(scale, softcap, sink_logits), wide=wide)
 
@@ -68,7 +70,7 @@ def decode_attention_step(
     *, segments: Members, position: Tensor, base: Tensor, active: Tensor, key: Tensor, topk: int, sink: int,
     recent: int, window_stride: int | None, wide: torch.dtype, **others: Any,
 ) -> None:  # fmt: skip
-    """The step `DecodeAttention` (shapes there)."""
+    """Execute the step `DecodeAttention` (see it for shapes)."""
     if not 0 <= topk <= key.shape[2] - sink - recent:
         raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=key.shape[2] - sink - recent)
     row = ring_row(position, base, sink, topk, recent)
@@ -81,15 +83,15 @@ def decode_attention_step(
 
 
 def ring_row(position: Tensor, base: Tensor, sink: int, topk: int, recent: int) -> Tensor:
-    """The row of each slot's position [B], where rings begin at `base` [B]."""
+    """Return the row of each slot's position [B], where rings begin at `base` [B]."""
     first = base.clamp(sink, sink + topk)
     ring = sink + topk + recent - first
     return torch.where(position < first, position, first + torch.remainder(position - first, ring))
 
 
 def rows_seen(written: Tensor, active: Tensor, end: int, rows: int) -> Tensor:
-    """Return the rows that each slot sees, [B, rows]: the first `written` [B] of them, before `end`; none if the slot
-    is not active."""
+    """Return a mask [B, rows] of the rows that each slot sees: the first `written` [B] rows that lie before `end`; none
+    if the slot is not active."""
     return (torch.arange(rows) < written.clamp(max=end)[:, None]) & active[:, None]
 
 
@@ -102,7 +104,8 @@ def cached_attention(
     scoring: Scoring,
     wide: torch.dtype,
 ) -> None:
-    """Attention over those rows of segments that masks name. Raises InputError where an index is beyond the rows."""
+    """Compute attention over the rows of segments where masks are true. Raises InputError if an index is beyond the
+    rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
     keys = [segment.keys for segment in rows]
     values = None if rows[0].value is None else [segment.values for segment in rows]
@@ -130,15 +133,15 @@ def decode_attention(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """Attention over a cache with a new row in it, which is then written to the cache.
+    """Compute attention over a cache with a new row, then write the row to the cache.
 
     Args:
-        row: [B], the new row's place.
-        masks: of the cache's rows and of those behind it, which ones each slot sees.
-        behind: rows behind those of the cache.
-        selected: rows in the place of some of the cache's.
+        row: [B], row of the cache that the new row takes.
+        masks: for the rows of the cache and for those behind it, whether each slot sees them.
+        behind: rows that follow those of the cache.
+        selected: rows that replace some rows of the cache.
 
-    Raises InputError where an active slot's row is not in the cache, or an index that is read beyond its rows.
+    Raises InputError if the row of an active slot is not in the cache, or an index that is read is beyond its rows.
     """
     check_rows(row[active], key.shape[2])
     new_key = as_stored(new_key, k_cache)
@@ -164,8 +167,8 @@ def decode_attention(
 
 @dataclass(frozen=True)
 class SegmentRows:
-    """K [B, Hkv, T, D] and V of a segment, None where these are the first numbers of K, and which rows of them it is,
-    [B, Hkv, R]: all where None."""
+    """K [B, Hkv, T, D] and V of a segment, V being None if its rows are the first numbers of K, and an index [B, Hkv,
+    R] of the rows that are used; None for all."""
 
     key: Tensor
     value: Tensor | None
@@ -173,16 +176,16 @@ class SegmentRows:
 
     @classmethod
     def of(cls, segment: Mapping[str, Tensor]) -> SegmentRows:
-        """Of the operands of a step's segment."""
+        """Return the rows of the operands of one segment of a step."""
         return cls(segment["key"], segment.get("value"), segment.get("index"))
 
     @property
     def count(self) -> int:
-        """R."""
+        """Return R."""
         return self.key.shape[2] if self.index is None else self.index.shape[2]
 
     def seen(self, mask: Tensor) -> SegmentRows:
-        """Without the rows that a slot does not see (`mask` [B, R]), so that these are not read: zeros instead."""
+        """Mark rows that a slot does not see (`mask` [B, R]), so that they are not read: they become zeros."""
         index = torch.arange(self.count).expand(*self.key.shape[:2], -1) if self.index is None else self.index
         return replace(self, index=torch.where(mask[:, None], index, -1))
 
@@ -204,13 +207,13 @@ class SegmentRows:
 
 @dataclass(frozen=True)
 class InPlace:
-    """Rows by an index, [B, Hkv, K], that stand in the place of some of a cache where it is not negative."""
+    """Rows by an index [B, Hkv, K] that replace rows of a cache where the index is not negative."""
 
     rows: SegmentRows
     place: slice
 
     def seen(self, mask: Tensor) -> InPlace:
-        """Without those that a slot does not see (`mask` [B, R], of the cache's rows), so that they are not read."""
+        """Mark rows that a slot does not see (`mask` [B, R], over the rows of the cache), so that they are not read."""
         assert self.rows.index is not None
         count = self.place.stop - self.place.start
         index = torch.where(mask[:, None, self.place], self.rows.index[..., :count], -1)
@@ -218,7 +221,7 @@ class InPlace:
 
 
 def _replaced(cache: Fetch, sources: Sequence[tuple[InPlace, Tensor]]) -> Fetch:
-    """The rows of a cache, with rows of sources in the place of some."""
+    """Return the rows of a cache, some of them replaced by rows of sources."""
 
     def fetch(begin: int, end: int) -> Tensor:
         block = cache(begin, end)
@@ -234,7 +237,7 @@ def _replaced(cache: Fetch, sources: Sequence[tuple[InPlace, Tensor]]) -> Fetch:
 
 
 def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
-    """The rows of `source`, with new[b, :, 0], stored as they are, in place of row[b] for every active slot b."""
+    """Return the rows of `source` with new[b, :, 0], in its stored form, as row[b] of every active slot b."""
     slots = active.nonzero()[:, 0]
     rows, fresh = row[slots], new[slots, :, 0]
 
@@ -257,8 +260,8 @@ def _attend(
     scoring: Scoring,
     wide: torch.dtype,
 ) -> Tensor:
-    """Queries [B, H, 1, D] over the rows of segments that masks [B, R] name; gives [B, H, 1, width], in the
-    accumulation dtype. Without values these are the first numbers of keys."""
+    """Return [B, H, 1, width], the attention of queries [B, H, 1, D] to the rows of segments where masks [B, R] are
+    true, in the accumulation dtype. Without `values`, values are the first numbers of keys."""
     counts, valid = [mask.shape[1] for mask in masks], torch.cat(list(masks), 1)
     queries = query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype, scoring.sinks_of(kv_heads))
@@ -276,7 +279,7 @@ def _attend(
 def _tile(
     segments: Sequence[Fetch], counts: Sequence[int], begin: int, end: int, wide: torch.dtype, dim: int
 ) -> Tensor:
-    """Rows begin .. end - 1 of all segments as numbers, then zeros: [B, Hkv, KEY_TILE, dim]."""
+    """Return rows begin .. end - 1 of all segments as numbers, then zeros: [B, Hkv, KEY_TILE, dim]."""
     blocks, first = [], 0
     for fetch, count in zip(segments, counts, strict=True):
         low, high = (min(max(at - first, 0), count) for at in (begin, end))

@@ -1,4 +1,4 @@
-"""The reference interpreter as a backend: it executes schedules as they are, and has nothing to prepare."""
+"""The reference interpreter as a backend: it executes schedules directly and prepares nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reference:
         return "none"
 
     def open(self, weights: Mapping[str, Array], conditions: Conditions) -> ArrayInterpreter:
-        """torch uses so many threads in this whole process; errors are those of `ReferenceInterpreter`."""
+        """Set the number of torch's threads, for this whole process; raises the errors of `ReferenceInterpreter`."""
         c = conditions
         if c.threads is not None:
             torch.set_num_threads(c.threads)

@@ -1,4 +1,4 @@
-"""Bodies: what one firing computes, as steps over parameters, locals and windows."""
+"""Bodies: the computation of one firing, as steps over parameters, locals and windows."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sscc.runtime.backends.reference.views import MalformedKind, StridedView
 
 
 class ReferenceBodyErrors(MalformedKind):
-    NOT_DENSE = "the window {window!r} looks at the parameter {param!r}, whose argument is not dense row-major"
+    NOT_DENSE = "the window {window!r} shows the parameter {param!r}, whose argument is not dense row-major"
 
 
 class BodyCode:
-    """A body, compiled once for all stages that fire it. Its locals exist once, because nothing in them outlives
-    a firing.
+    """A body, compiled once for all stages that fire it. Its locals exist once, because nothing in them outlives a
+    firing.
 
     Args:
-        body: what to compile.
-        numerics: the dtypes to compute in.
-        ranks: those among which this is one.
-        checked: locals are NaN at the start of every firing.
+        body: body to compile.
+        numerics: dtypes for the computation.
+        ranks: ranks of the program, with the number of this one.
+        checked: fill locals with NaN at the start of every firing.
 
     Raises:
-        InputError: a window that leaves what it looks at, an access map that leaves its parameter.
+        InputError: a window leaves the tensor that it shows, or an access map leaves its parameter.
     """
 
     def __init__(self, body: Body, numerics: Numerics, ranks: Ranks, *, checked: bool = False) -> None:
@@ -46,9 +46,9 @@ class BodyCode:
         self._binds: list[Bind] = [STEPS[type(step)](step, self._interface) for step in body.steps]
 
     def bind(self, arguments: Sequence[torch.Tensor]) -> list[Fire]:
-        """Fixes a tensor per parameter, in order; the functions that it gives are one firing.
+        """Fix a tensor for each parameter, in order; one firing calls all returned functions.
 
-        Raises InputError where a window looks at a parameter whose tensor is not dense row-major.
+        Raises InputError if a window shows a parameter whose tensor is not dense row-major.
         """
         views = dict(self._fixed)
         views.update(zip((param.name for param in self.body.params), arguments, strict=True))

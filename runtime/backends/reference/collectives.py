@@ -1,4 +1,4 @@
-"""What ranks do together: a sum of what each has a part of, and what each has a piece of put together."""
+"""Collective operations of ranks: the sum of their parts, and the concatenation of their pieces."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Sca
 
 
 def summed(values: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-    """The sum over ranks, in their order, accumulated in `wide` and rounded once to the dtype of the values."""
+    """Return the sum over ranks in their order, accumulated in `wide` and rounded once to the dtype of the values."""
     return functools.reduce(torch.add, [value.to(wide) for value in values]).to(values[0].dtype)
 
 
 def part_of(value: Tensor, axis: int, ranks: Ranks, axes: Sequence[int]) -> Tensor:
-    """Of as many equal parts of a value along `axis` as there are ranks in the group along `axes`, this rank's."""
+    """Split a value along `axis` into equal parts, one for each rank of the group along `axes`, and return this rank's.
+    """
     place, count = ranks.place(axes)
     size = value.shape[axis] // count
     return value.narrow(axis, place * size, size)

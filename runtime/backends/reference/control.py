@@ -1,4 +1,4 @@
-"""Control, in entries and in kernels: scalar arithmetic, loops, branches, and offsets that depend on scalars."""
+"""Control flow in entries and kernels: scalar arithmetic, loops, branches, and offsets that depend on scalars."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ Value = TypeVar("Value")
 
 
 def getter(operand: ScalarOperand) -> Getter:
-    """A function of the environment that gives an operand's value; it raises KeyError where nothing has set it."""
+    """Return a function from the environment to the value of an operand; it raises KeyError if the scalar was never
+    set."""
     return operator.itemgetter(operand) if isinstance(operand, str) else lambda _: operand
 
 
 def compile_scalar(item: Scalar) -> Action:
-    """The function that sets a scalar."""
+    """Return the function that computes and sets a scalar."""
     function = scalar_function(item.op, len(item.args))
     getters = [getter(arg) for arg in item.args]
 
@@ -40,7 +41,7 @@ def compile_scalar(item: Scalar) -> Action:
 
 
 def compile_block(items: Sequence[Item], leaf: Leaf) -> list[Action]:
-    """Compiles items in order. `leaf` compiles what is no control."""
+    """Compile items in order. `leaf` compiles the items that are not control flow."""
     return [_compile_item(item, leaf) for item in items]
 
 
@@ -80,7 +81,7 @@ def _if(item: If, leaf: Leaf) -> Action:
 
 
 class Offset:
-    """``offset + sum(terms)`` of a view, as a function of scalars."""
+    """The offset of a view, ``offset + sum(terms)``, as a function of scalars."""
 
     def __init__(self, view: View) -> None:
         self._base = view.offset
@@ -98,8 +99,8 @@ class Offset:
 
 
 class Memo(dict[Key, Value]):
-    """A dictionary of bounded size. Once it is full it keeps its entries, because loops come back to the same keys in
-    the same order. When it has missed so often that they are of no use, it starts anew."""
+    """A dictionary of limited size. A full one keeps its entries, because loops look up the same keys in the same
+    order. After many misses, which show that the entries are useless, it is emptied."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Memo(dict[Key, Value]):
         self._missed = 0
 
     def keep(self, key: Key, value: Value) -> None:
-        """Offers a value that was looked up and not found."""
+        """Offer a value whose key was looked up and not found."""
         self._missed += 1
         if len(self) >= self._capacity and self._missed > 8 * self._capacity:
             self.clear()

@@ -1,6 +1,6 @@
-"""Encoded rows of a cache: codes and scales, bytes of i8. sscc.ir.kv_rows has the definition.
+"""Encoded rows of a cache: codes and scales, as bytes of i8. `sscc.ir.kv_rows` defines the formats.
 
-Encoding and decoding are in f32, whatever the interpreter accumulates in.
+Encoding and decoding use f32, whatever dtype the interpreter accumulates in.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _SCALES = {INT8: torch.float32, INT4: torch.bfloat16}
 
 @executes(operations.QuantizeRows)
 def quantize_rows(source: Tensor, out: Tensor) -> None:
-    """The step `QuantizeRows` (shapes there)."""
+    """Execute the step `QuantizeRows` (see it for shapes)."""
     for begin, end in tiles(source.shape[2]):
         out[:, :, begin:end] = as_stored(source[:, :, begin:end], out)
 
 
 def encode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
-    """Rows [.., D] of floats as bytes [.., width(D)] i8: codes, rounded half to even, then scales."""
+    """Return rows [.., D] of floats as bytes [.., width(D)] i8: codes, rounded half to even, then scales."""
     x = rows.to(torch.float32)
     groups = [_encode(x[..., first:end], row_format) for first, end in row_format.groups(x.shape[-1])]
     return torch.cat([*(codes for codes, _ in groups), *(scale.view(torch.int8) for _, scale in groups)], -1)
 
 
 def _encode(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
-    """The bytes of the codes of numbers [.., n] that share a scale, and the scale [.., 1] as it is stored."""
+    """Return the bytes of the codes of numbers [.., n] that share a scale, and the stored scale [.., 1]."""
     scale = (x.abs().amax(-1, keepdim=True) * row_format.step).to(_SCALES[row_format])
     scale = torch.where(scale < SMALLEST_SCALE, torch.zeros((), dtype=scale.dtype), scale)
     inverse = torch.where(scale == 0, 0.0, 1 / scale.to(torch.float32))
@@ -48,8 +48,9 @@ def _encode(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
 
 
 def decode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
-    """The numbers [.., D] f32 that encoded rows [.., width(D)] stand for."""
+    """Return the numbers [.., D] f32 of encoded rows [.., width(D)]."""
     dim = row_format.numbers(rows.shape[-1])
+    # A copy, because reinterpreting bytes as numbers requires aligned bytes.
     # A copy, because numbers may only be seen where their bytes are aligned.
     tail = rows[..., row_format.code_bytes(dim) :].clone(memory_format=torch.contiguous_format)
     scales = tail.view(_SCALES[row_format]).to(torch.float32)
@@ -63,7 +64,7 @@ def decode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
 
 
 def numbers(rows: Tensor, dim: int) -> Tensor:
-    """Rows of a cache, of `dim` numbers, as floats: decoded where they are encoded."""
+    """Return rows of a cache, with `dim` numbers each, as floats: encoded ones are decoded."""
     return decode(rows, _format(dim, rows)) if rows.dtype is torch.int8 else rows
 
 
@@ -75,7 +76,7 @@ def _format(dim: int, rows: Tensor) -> RowFormat:
 
 
 def as_stored(rows: Tensor, cache: Tensor) -> Tensor:
-    """Rows [.., D] as `cache` holds them: encoded, unless they are that already, or rounded to its dtype."""
+    """Return rows [.., D] in the form that `cache` stores: encoded (if they are not yet), or rounded to its dtype."""
     if cache.dtype is not torch.int8 or rows.dtype is torch.int8:
         return rows.to(cache.dtype)
     return encode(rows, _format(rows.shape[-1], cache))

@@ -1,8 +1,8 @@
-"""What a step may assume about its body: parameters, locals and windows by name, their shapes and dtypes, scalars.
+"""The names that a step can use: parameters, locals and windows with their shapes and dtypes, and scalars.
 
-Steps are compiled in three phases, so that a firing does nothing twice: ``compile(step, interface)`` resolves names
-once per body and gives a `Bind`; ``bind(views)`` fixes the tensors, once per tile that a stage meets;
-``fire(scalars)`` computes.
+Steps are compiled in three phases, so that a firing repeats no work: ``compile(step, interface)`` resolves names once
+per body and returns a `Bind`; ``bind(views)`` fixes the tensors, once for each tile of a stage; ``fire(scalars)``
+computes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Bind = Callable[[Views], Fire]
 
 @dataclass(frozen=True)
 class Interface:
-    """What a body's steps see by name, the numerics that it is compiled for, and the ranks among which this is one.
-    That names, shapes and dtypes fit each other is the validator's to prove.
+    """The names that the steps of a body can use, its numerics, and the ranks with the number of this one. The
+    validator proves that names, shapes and dtypes match.
 
-    `params` holds the parameters. It also holds the locals and the windows as if they were parameters: a local has the
-    access "update", a window the access and dtype of what it looks at.
+    `params` holds the parameters, and also locals and windows in the form of parameters: a local has the access
+    "update", a window has the access and dtype of the tensor that it shows.
     """
 
     body: Body
@@ -47,5 +47,5 @@ class Interface:
 
     @property
     def where(self) -> str:
-        """The body, for messages."""
+        """Return the location of the body, for messages."""
         return f"body {self.body.name!r}" + (f" ({self.body.location})" if self.body.location else "")

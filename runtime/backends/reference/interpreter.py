@@ -1,7 +1,7 @@
-"""The reference interpreter: executes a schedule with torch and thereby defines what the schedule means.
+"""The reference interpreter: executes a schedule with torch, and its results define the meaning of the schedule.
 
-Everything that does not depend on a call (bodies, kernels, access maps, views without dynamic terms) is resolved
-at construction; running an entry walks a list of closures over an environment of scalars.
+Everything that does not depend on a call (bodies, kernels, access maps, views without dynamic terms) is resolved at
+construction; running an entry calls a list of closures over an environment of scalars.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sscc.runtime.backends.reference.watching import Watch
 
 
 class ReferenceErrors(ErrorKind):
-    NO_ENTRY = UsageError, "the schedule has no entry {entry!r}, it has: {entries}"
-    NO_TENSOR = UsageError, "the schedule has no tensor {tensor!r}, it has: {tensors}"
+    NO_ENTRY = UsageError, "the schedule has no entry {entry!r}; its entries are: {entries}"
+    NO_TENSOR = UsageError, "the schedule has no tensor {tensor!r}; its tensors are: {tensors}"
     OTHER_INPUTS = UsageError, "entry {entry!r} takes the inputs {expected!r}, but was given {given!r}"
     OTHER_SCALARS = UsageError, "entry {entry!r} takes the scalars {expected!r}, but was given {given!r}"
     OTHER_SHAPE = UsageError, (
@@ -43,25 +43,25 @@ class ReferenceErrors(ErrorKind):
     )
 
 LAUNCHES = 16
-"""How many bound kernels a launch whose views depend on scalars keeps."""
+"""Number of bound kernels that are kept for a launch whose views depend on scalars."""
 
 
 class ReferenceInterpreter:
-    """Runs the entries of a program.
+    """Interpreter that runs the entries of a program.
 
     Args:
         program: the schedule.
         weights: tensors by `Tensor.name`, for every weight and constant of the program.
-        precision: "f32" (each dtype is itself) or "f64" (every float tensor stored and computed in float64).
+        precision: "f32" (each dtype is itself) or "f64" (every float tensor is stored and computed in float64).
         checked: refuse reads of temporaries that no launch of the call has written; memory is NaN at the start, a
             body's locals at every firing, and a buffer's slot when its producer begins it.
-        group: the ranks among which this is one, where the program is one of several ranks.
+        group: ranks of the program, with the number of this one, if it has several.
 
     Raises:
-        UsageError: the group has other ranks than the program.
+        UsageError: the numbers of ranks of group and program differ.
         InputError: a view or an access map leaves its tensor, an address lies outside of memory, or the weights are not
-            the ones it was compiled for. That the program is well formed otherwise (names, shapes, dtypes, counts) is
-            the validator's to prove, before.
+            those that the program was compiled for. Other properties (names, shapes, dtypes, counts) are not checked
+            here; the validator has proved them.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class ReferenceInterpreter:
     def run(
         self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
     ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
-        """Calls an entry with exactly its inputs and scalar inputs, by name.
+        """Call an entry with exactly its inputs and scalar inputs, by name.
 
-        Returns copies of its outputs by name (undefined where the call did not write one), and its scalar outputs.
-        Raises UsageError where the entry, a name, a shape or a dtype does not fit; InputError where the schedule
-        does something undefined.
+        Returns copies of its outputs by name (undefined if the call did not write one), and its scalar outputs. Raises
+        UsageError if an entry, name, shape or dtype does not match, and InputError if the schedule does something
+        undefined.
         """
         if entry not in self._entries:
             raise ReferenceErrors.NO_ENTRY(entry=entry, entries=list(self._entries))
@@ -105,14 +105,14 @@ class ReferenceInterpreter:
             return self._entries[entry].run(inputs, {} if scalars is None else scalars)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A live view of a tensor: reading and writing it reads and writes the interpreter's memory."""
+        """Return a live view of a tensor: accesses to it are accesses to the interpreter's memory."""
         if name not in self._memory.tensors:
             raise ReferenceErrors.NO_TENSOR(tensor=name, tensors=list(self._memory.tensors))
         return self._memory.tensors[name]
 
     @property
     def stages(self) -> frozenset[StageName]:
-        """What can be watched: every stage."""
+        """Return the stages that can be watched: all of them."""
         return frozenset(
             (kernel.name, pipeline.name, stage.name)
             for kernel in self.program.kernels
@@ -125,7 +125,7 @@ class ReferenceInterpreter:
         self._watch.set(stages, watcher)
 
     def reset(self) -> None:
-        """Zeroes every state."""
+        """Set every state to zero."""
         self._memory.reset()
         if self._written is not None:
             self._written.reset()
@@ -191,6 +191,7 @@ class _EntryCode:
     # -- compilation
 
     def _leaf(self, item: Launch | Pipeline) -> Action:
+        # only kernels contain pipelines
         assert isinstance(item, Launch)  # pipelines stand in kernels alone
         code = self._kernels[item.kernel]
         launch = self._launch(item, code)
@@ -246,7 +247,7 @@ class _EntryCode:
 
 
 class _Argument:
-    """A view of a tensor as the argument of a kernel's parameter."""
+    """A view of a tensor as argument for a parameter of a kernel."""
 
     def __init__(self, view: View, tensor: torch.Tensor, param: Param, where: str) -> None:
         self._tensor = tensor
@@ -256,5 +257,5 @@ class _Argument:
         self.offset = self._offset.at
 
     def at(self, environment: Environment) -> torch.Tensor:
-        """The torch view. Raises InputError where it leaves the tensor."""
+        """Return the torch view. Raises InputError if it leaves the tensor."""
         return self._view.at(self._tensor, self.offset(environment))

@@ -1,4 +1,4 @@
-"""Kernels: control around pipelines."""
+"""Kernels: control flow around pipelines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class KernelCode:
     """A kernel, compiled once per program.
 
     Args:
-        checked: a slot of a buffer is NaN when its producer begins it.
-        watch: who looks at stages.
+        checked: fill a slot of a buffer with NaN when its producer begins it.
+        watch: watcher of stages.
     """
 
     def __init__(
@@ -33,12 +33,13 @@ class KernelCode:
             )
 
     def bind(self, views: Views) -> Action:
-        """Fixes a tensor per parameter; the function that it gives is one launch, of the kernel's scalars.
+        """Fix a tensor for each parameter; one call of the returned function, with the kernel's scalars, is one launch.
 
-        Raises InputError where a port looks at a window of a tensor that is not dense.
+        Raises InputError if a port shows a window of a tensor that is not dense.
         """
 
         def bound(item: Launch | Pipeline) -> Action:
+            # only entries contain launches
             assert isinstance(item, Pipeline)  # launches stand in entries alone
             return self._pipelines[item.name].bind(views)
 
@@ -57,7 +58,7 @@ class KernelCode:
 
 
 def _with_loops(items: Sequence[Item], loops: tuple[str, ...]) -> Iterator[tuple[Pipeline, tuple[str, ...]]]:
-    """Every pipeline, with the indices of the loops around it."""
+    """Yield every pipeline, with the indices of the loops around it."""
     for item in items:
         match item:
             case Pipeline():

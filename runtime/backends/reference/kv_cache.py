@@ -1,4 +1,4 @@
-"""Steps that move rows: into the caches, and by an index."""
+"""Steps that move rows: into caches, or by an index."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored
 
 
 class ReferenceCacheErrors(ErrorKind):
-    UPDATED_OUTSIDE = InputError, "a cache of {size} rows is updated at the rows {rows}"
-    TOO_MANY = InputError, "a step selects {topk} rows of a prompt, its cache has {most} between sinks and ring"
-    GATHERED_OUTSIDE = InputError, "row {row} is gathered from a source of {size} rows"
+    UPDATED_OUTSIDE = InputError, "rows {rows} of a cache are to be written, but it has {size}"
+    TOO_MANY = (
+        InputError,
+        "a step selects {topk} rows of a prompt, but its cache has only {most} between sinks and ring",
+    )
+    GATHERED_OUTSIDE = InputError, "row {row} is to be gathered, but the source has {size} rows"
 
 
 @executes(operations.UpdateRows)
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
-    """The step `UpdateRows` (shapes there): rows of floats, or the bytes of encoded ones.
+    """Execute the step `UpdateRows` (see it for shapes) on rows of floats or on the bytes of encoded rows.
 
-    Raises InputError where an active slot's row is not in the cache.
+    Raises InputError if the row of an active slot is not in the cache.
     """
     slots = active.nonzero()[:, 0]
     rows = row[slots]
@@ -30,21 +33,22 @@ def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None
 
 
 def check_rows(rows: Tensor, size: int) -> None:
-    """Raises InputError where a row to be updated is not one of a cache's `size`."""
+    """Raise InputError if a row to be updated is outside of a cache of `size` rows."""
     if bool(((rows < 0) | (rows >= size)).any()):
         raise ReferenceCacheErrors.UPDATED_OUTSIDE(rows=rows.tolist(), size=size)
 
 
 @executes(operations.GatherRows)
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
-    """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
+    """Execute the step `GatherRows` (see it for shapes). Raises InputError if an index is beyond the source."""
     out.copy_(as_stored(gathered(source, index[None]), out))
 
 
 def gathered(source: Tensor, index: Tensor) -> Tensor:
-    """Rows of `source` [B, Hkv, T, D] at `index` [B, Hkv, J]: [B, Hkv, J, D], zeros where it is negative.
+    """Return rows of `source` [B, Hkv, T, D] at `index` [B, Hkv, J] as [B, Hkv, J, D], zeros where the index is
+    negative.
 
-    Raises InputError where an index is beyond the source.
+    Raises InputError if an index is beyond the source.
     """
     if bool((index >= source.shape[2]).any()):
         raise ReferenceCacheErrors.GATHERED_OUTSIDE(row=int(index.max()), size=source.shape[2])

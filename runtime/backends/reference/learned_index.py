@@ -1,4 +1,4 @@
-"""Steps of a learned index: the choice of rows for each token, and attention to them."""
+"""Steps of a learned index: the choice of rows for each token, and the attention to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Sc
 
 
 class ReferenceChoiceErrors(ErrorKind):
-    TOO_FEW_KEYS = InputError, "position {position} needs the index keys of all positions before it, there are {keys}"
-    BEYOND_ROWS = InputError, "row {row} is attended to, there are {rows}"
+    TOO_FEW_KEYS = (
+        InputError,
+        "position {position} needs the index keys of all earlier positions, but there are only {keys}",
+    )
+    BEYOND_ROWS = InputError, "row {row} is attended to, but there are only {rows} rows"
 
 
 @executes(operations.ChooseByIndex)
@@ -23,7 +26,7 @@ def choose_by_index(
     query: Tensor, new_key: Tensor, keys: Tensor, position: Tensor, chosen: Tensor, weight: Tensor | None, *,
     start: int, block: int, local: int, wide: torch.dtype,
 ) -> None:  # fmt: skip
-    """The step `ChooseByIndex` (shapes there)."""
+    """Execute the step `ChooseByIndex` (see it for shapes)."""
     chosen.fill_(-1)
     end = start + query.shape[1]
     if int(position.max()) >= end:
@@ -47,7 +50,7 @@ def _write(store: Tensor, new: Tensor, position: Tensor) -> None:
 
 
 def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
-    """Write the positions that choices make to `chosen` [Hc, Top], by scores [Hc, n] of all of a slot."""
+    """Write the chosen positions to `chosen` [Hc, Top], given the scores [Hc, n] of all positions of a slot."""
     count = scores.shape[1]
     blocks = -(-count // block)
     best = pad(scores, (0, blocks * block - count), value=-torch.inf).unflatten(1, (blocks, block)).amax(2)
@@ -65,7 +68,7 @@ def attend_chosen(
     position: Tensor, chosen: Tensor, out: Tensor, sink_logits: Tensor | None, *, scale: float, softcap: float | None,
     wide: torch.dtype,
 ) -> None:  # fmt: skip
-    """The step `AttendChosen` (shapes there)."""
+    """Execute the step `AttendChosen` (see it for shapes)."""
     last = max(int(chosen.max()), int(position.max()))
     if last >= k_store.shape[2]:
         raise ReferenceChoiceErrors.BEYOND_ROWS(row=last, rows=k_store.shape[2])
@@ -94,7 +97,7 @@ def _attend(
 
     Args:
         query: [G, D].
-        sides: rows [T, ..] of keys and of values, None where these are the first numbers of keys.
+        sides: rows [T, ..] of keys and of values, None if values are the first numbers of keys.
         choice: row numbers, then -1.
     """
     picked = choice[choice >= 0]

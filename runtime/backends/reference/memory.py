@@ -1,8 +1,7 @@
-"""The reference interpreter's memory: one arena for inputs, outputs, states, temporaries and spilled buffers, one for
-buffers on chip, and weights and constants beside them.
+"""The reference interpreter's memory: one arena for inputs, outputs, states, temporaries and spilled buffers, another
+one for buffers on chip; weights and constants lie outside of both.
 
-A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses really
-overlap.
+A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses do overlap.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ class ReferenceMemoryErrors(ErrorKind):
     )
 
 _POISON = 0xFF
-"""An f32 or a bf16 of such bytes is NaN."""
+"""Byte that makes f32 and bf16 numbers NaN."""
 
 
 class Memory:
     """The storage of a program's tensors.
 
     Args:
-        program: whose tensors to lay out.
-        weights: torch tensors by name, of the declared shape and dtype; not copied when contiguous.
-        numerics: the dtypes to hold them in.
-        poison: fill the arena with NaN before states are zeroed.
+        program: program that declares the tensors.
+        weights: torch tensors by name, of the declared shape and dtype; contiguous ones are not copied.
+        numerics: dtypes of the stored tensors.
+        poison: fill the arena with NaN before states are set to zero.
 
     Raises:
-        InputError: an address out of the arena or not a multiple of 64, a missing weight, a shape or dtype
-            that differs.
+        InputError: an address is outside of the arena or not a multiple of 64, a weight is missing, or a shape or dtype
+            differs.
     """
 
     def __init__(
@@ -75,13 +74,14 @@ class Memory:
         self.reset()
 
     def reset(self) -> None:
-        """Zeroes every state."""
+        """Set every state to zero."""
         for name, tensor in self.declared.items():
             if tensor.role == "state":
                 self.tensors[name].zero_()
 
     def slots(self, buffer: Buffer) -> list[torch.Tensor]:
-        """The places of a buffer: its slots, as tensors of its shape. Raises InputError for an address out of reach."""
+        """Return the slots of a buffer, as tensors of its shape. Raises InputError if its address is outside of memory.
+        """
         arena = self._chip if buffer.on_chip else self._arena
         limit = arena.numel() // self._numerics.address_scale
         unit = DTYPE_BYTES[buffer.dtype]
@@ -133,7 +133,7 @@ class Memory:
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Makes a tensor's contents useless: NaN, or the lowest integer."""
+    """Fill a tensor with values that spoil every result: NaN, or the lowest integer."""
     if tensor.dtype.is_floating_point:
         tensor.fill_(torch.nan)
     elif tensor.dtype is not torch.bool:
@@ -153,10 +153,10 @@ def _allocate(size: int) -> torch.Tensor:
 
 
 class Written:
-    """Which tensors hold defined bytes: refuses reads of what nothing has written, or what was overwritten.
+    """The set of tensors with defined bytes: refuses reads of tensors that were never written or have been overwritten.
 
-    Tracked per tensor, not per element: a write to any part defines the whole, and a write to a tensor at
-    overlapping addresses undefines it.
+    A tensor is tracked as a whole, not by element: a write to any part defines all of it, and a write to a tensor at
+    overlapping addresses undefines all of it.
     """
 
     def __init__(self, program: Program) -> None:
@@ -166,7 +166,7 @@ class Written:
         self._defined = {name for name, role in self._roles.items() if role in ("weight", "constant", "state")}
 
     def begin(self, inputs: tuple[str, ...]) -> None:
-        """A call starts: temporaries and outputs are undefined, the entry's inputs are not."""
+        """Begin a call: temporaries and outputs are undefined, inputs of the entry are defined."""
         self._defined = {name for name in self._defined if self._roles[name] not in ("temporary", "output", "input")}
         for name in inputs:
             self.write(name)
@@ -176,14 +176,14 @@ class Written:
         self._defined.add(name)
 
     def under(self, buffer: Buffer) -> set[str]:
-        """The tensors whose bytes a spilled buffer takes over."""
+        """Return the tensors whose bytes a spilled buffer overwrites."""
         return set(_overlapping(buffer, self._placed)) if buffer.tier == MAIN else set()
 
     def undefine(self, names: set[str]) -> None:
         self._defined -= names
 
     def reset(self) -> None:
-        """Every state was zeroed."""
+        """Record that every state was set to zero."""
         for name, role in self._roles.items():
             if role == "state":
                 self.write(name)

@@ -1,4 +1,4 @@
-"""Which torch dtype stands for which dtype of the schedule, in the native and in the double precision."""
+"""The torch dtype of each dtype of schedules, in native and in double precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 
 
 class ReferenceNumericsErrors(ErrorKind):
-    UNKNOWN_PRECISION = UsageError, "precision is {precision!r}, it must be one of: {known}"
+    UNKNOWN_PRECISION = UsageError, "precision is {precision!r}, but it must be one of: {known}"
 
 FLOATS = {
     "bf16": torch.bfloat16,
@@ -25,7 +25,7 @@ _LARGEST_GROWTH = 4  # bf16 (2 bytes) becomes f64 (8 bytes)
 
 @dataclass(frozen=True)
 class Numerics:
-    """`precision` "f32": every dtype is itself. "f64": every floating dtype is stored and computed as float64.
+    """With `precision` "f32", every dtype is itself; with "f64", every float dtype is stored and computed as float64.
 
     Raises UsageError for another precision.
     """
@@ -38,16 +38,16 @@ class Numerics:
 
     @property
     def accumulate(self) -> torch.dtype:
-        """The dtype of sums, softmax and products."""
+        """Return the dtype of sums, softmax and products."""
         return torch.float64 if self.precision == "f64" else torch.float32
 
     @property
     def address_scale(self) -> int:
-        """Factor on arena addresses that keeps disjoint tensors disjoint after their elements grew."""
+        """Return a factor on arena addresses that keeps disjoint tensors disjoint although their elements are wider."""
         return _LARGEST_GROWTH if self.precision == "f64" else 1
 
     def dtype(self, name: str) -> torch.dtype:
-        """The torch dtype that holds values of schedule dtype `name`."""
+        """Return the torch dtype for values of the schedule's dtype `name`."""
         if name in FLOATS:
             return torch.float64 if self.precision == "f64" else FLOATS[name]
         return torch.bool if name == BOOLEAN else INTEGERS[name]

@@ -13,15 +13,15 @@ from sscc.ir.opspec import Marked, Op, group_operands, spec_of
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 
 Members = list[dict[str, Tensor]]
-"""The members of a step's group: each the operands that it has, by name."""
+"""The members of a step's group: for each, its operands by name."""
 
 
 Check = Callable[[Any, Interface], None]
-"""Raises InputError for a step that the validator does not refuse and the interpreter does not take."""
+"""Raises InputError for a step that the validator accepts but the interpreter cannot execute."""
 
 
 def checked_by(check: Check) -> Callable[[Marked], Marked]:
-    """Mark a function of steps that `check` sees before they are compiled."""
+    """Mark a function of steps: `check` runs before its steps are compiled."""
 
     def mark(function: Marked) -> Marked:
         vars(function)["check"] = check
@@ -31,11 +31,11 @@ def checked_by(check: Check) -> Callable[[Marked], Marked]:
 
 
 def step_of(function: Callable[..., None]) -> Callable[[Op, Interface], Bind]:
-    """What compiles the steps that `function` computes.
+    """Return the compiler of the steps that `function` computes.
 
-    The function is given by keyword, named as in `sscc.ir.operations`: a step's operands as tensors, None for one that
-    it goes without; the members of its group (`Members`); its scalars and attributes; and if it takes `wide`, the dtype
-    to accumulate in.
+    The function receives keyword arguments named as in `sscc.ir.operations`: the step's operands as tensors, None for
+    an omitted one; the members of its group (`Members`); its scalars and attributes; and the dtype to accumulate in, if
+    it has the parameter `wide`.
     """
     check: Check | None = vars(function).get("check")
     accumulates = "wide" in inspect.signature(function).parameters

@@ -1,7 +1,7 @@
 """Pipelines: stages that fire as often as the buffers between them allow.
 
-`streams` says when a stage may fire. Where a stage does not wait for a buffer that it touches, it fires all the
-same, and is refused when it reads a slot that is not complete or begins one whose place somebody still has to read.
+`streams` decides when a stage may fire. A stage that touches a buffer without waiting for it fires anyway; it is
+refused when it reads an incomplete slot, or begins a slot whose place still has to be read.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from sscc.runtime.backends.reference.watching import Watch
 
 
 class ReferenceStuckErrors(ErrorKind):
-    """Stages of a deadlock, whose error has them as a field."""
+    """Deadlocked stages, as fields of the error about the deadlock."""
 
     WAITS = InputError, "stage {stage!r} in firing {firing} (iteration {iteration}) of {firings} waits for {obstacles}"
 
 
 class ReferencePipelineErrors(MalformedKind):
-    FILLED_TWICE = "slot {slot} of buffer {buffer!r} is filled by the stages {stage!r} and {other!r}"
+    FILLED_TWICE = "slot {slot} of buffer {buffer!r} is filled twice, by stage {stage!r} and by stage {other!r}"
     READS_TOO_EARLY = (
-        "stage {stage!r} in firing {firing} (iteration {iteration}) reads {obstacle}; it does not wait for {buffer!r}"
+        "stage {stage!r} in firing {firing} (iteration {iteration}) reads {obstacle}, because it does not wait for "
+        "{buffer!r}"
     )
     FILLS_TOO_EARLY = (
-        "stage {stage!r} in firing {firing} (iteration {iteration}) begins to fill {obstacle}; it does not wait for "
-        "{buffer!r}"
+        "stage {stage!r} in firing {firing} (iteration {iteration}) begins to fill {obstacle}, because it does not "
+        "wait for {buffer!r}"
     )
     DEADLOCK = "deadlock: {stuck}"
 
 _PLANS = 64
-"""How many iteration counts a pipeline keeps its conditions for."""
+"""Number of iteration counts for which a pipeline keeps its conditions."""
 
 
 class PipelineCode:
     """A pipeline, compiled once per kernel.
 
     Args:
-        pipeline: what to compile.
-        kernel: the one that it stands in.
-        bodies: by name.
-        memory: holds the slots of the buffers.
-        checked: a slot is NaN when its producer begins it.
-        loops: the indices of the kernel's loops around it.
-        watch: who looks at stages.
+        pipeline: pipeline to compile.
+        kernel: kernel that contains it.
+        bodies: bodies by name.
+        memory: memory with the slots of the buffers.
+        checked: fill a slot with NaN when its producer begins it.
+        loops: indices of the kernel's loops around it.
+        watch: watcher of stages.
 
     Raises:
-        InputError: a view that leaves what it looks at, a buffer that lies outside of memory.
+        InputError: a view leaves the tensor that it shows, or a buffer lies outside of memory.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class PipelineCode:
         self._own_scalars = {pipeline.index, *(item.name for item in pipeline.scalars)}
 
     def bind(self, views: Views) -> Action:
-        """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
+        """Fix the kernel's arguments. Raises InputError if a port shows a window of one that is not dense."""
         stages = [stage.bind(views) for stage in self._stages]
         return self._once(stages[0]) if self._single else lambda environment: self._run(stages, environment)
 
@@ -145,7 +146,7 @@ class PipelineCode:
     def _turn(
         self, stage: BoundStage, number: int, fired: list[int], total: int, waits: Sequence[Condition], bounds: range
     ) -> None:
-        """Fires a stage as often as its buffers allow."""
+        """Fire a stage as often as its buffers allow."""
         now = fired[number]
         while now < total:
             end = total
@@ -162,14 +163,14 @@ class PipelineCode:
         return range(self._lower(environment), self._upper(environment))
 
     def _iteration(self, environment: Environment, index: int) -> Environment:
-        """The scalars of one iteration."""
+        """Return the scalars of one iteration."""
         inner = {**environment, self.pipeline.index: index}
         for action in self._scalars:
             action(inner)
         return inner
 
     def _plan(self, count: int) -> tuple[list[int], list[list[Condition]]]:
-        """How often each stage fires in `count` iterations, and what it waits for before it does."""
+        """Return how often each stage fires in `count` iterations, and the conditions that it waits for."""
         totals = [s.stage.trips * (count if s.stage.when == "each" else 1) for s in self._stages]
         try:
             return totals, conditions(self._uses, totals)

@@ -1,6 +1,6 @@
-"""Steps of a prefill chunk: attention over the prompt so far, and the queries that are kept for selection.
+"""Steps of a prefill chunk: attention to the prompt so far, and the queries that are kept for the selection.
 
-Attention walks the keys in tiles with a running softmax, in f32 (f64 where asked). Query heads stand as
+Attention visits keys in tiles with a running softmax, in f32 (f64 on request). Query heads are laid out as
 [Hkv, G * C, ..]: head h = g * G + j reads KV head g.
 """
 
@@ -40,10 +40,10 @@ def causal_attention(
     window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
-    `out` and `log_sum_exp` that are padding keep their bytes.
+    """Execute the step `CausalAttention` (see it for shapes). Reads only key rows 0 .. min(start + C, length) - 1;
+    padding rows of `out` and `log_sum_exp` keep their bytes.
 
-    Raises InputError where start + C exceeds the rows that exist.
+    Raises InputError if start + C exceeds the number of rows.
     """
     live = _live(query, key, start, length)
     if live == 0:
@@ -63,7 +63,7 @@ def causal_attention(
 
 @executes(operations.Observe)
 def observe(observed: Tensor, query: Tensor, *, start: int, length: int) -> None:
-    """The step `Observe` (shapes there), for rows of any kind: [1, H, C, ..] into [1, H, obs, ..]."""
+    """Execute the step `Observe` (see it for shapes) for rows of any kind: from [1, H, C, ..] to [1, H, obs, ..]."""
     window = observed.shape[2]
     shift = start - max(length - window, 0)  # row i belongs in row i + shift
     first = max(0, -shift)
@@ -91,9 +91,9 @@ def chunk_attention(
     window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
+    """Execute the step `ChunkAttention` (see it for shapes); padding rows keep their bytes.
 
-    Raises InputError where start + C exceeds the rows of the scratch.
+    Raises InputError if start + C exceeds the rows of the scratch.
     """
     live = _live(query, k_scratch, start, length)
     k_scratch[:, :, start : start + live] = as_stored(new_key[:, :, :live], k_scratch)
@@ -120,10 +120,10 @@ def latent_chunk_attention(
     first: int,
     wide: torch.dtype,
 ) -> None:
-    """The step `LatentChunkAttention` (shapes there); rows that are padding keep their bytes. Keys and values are
+    """Execute the step `LatentChunkAttention` (see it for shapes); padding rows keep their bytes. Keys and values are
     rounded to the dtype of `query`.
 
-    Raises InputError where start + C exceeds the rows of the scratch.
+    Raises InputError if start + C exceeds the rows of the scratch.
     """
     live, width = _live(query, latent_scratch, start, length), new_latent.shape[3]
     if live == 0:
@@ -144,7 +144,8 @@ def latent_chunk_attention(
 
 
 def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
-    """How many of a chunk's positions are not padding. Raises InputError where there are not the rows for all."""
+    """Return the number of positions of a chunk that are not padding. Raises InputError if rows for them are missing.
+    """
     chunk, rows = query.shape[2], key.shape[2]
     if start < 0 or start + chunk > rows:
         raise ReferencePromptErrors.TOO_FEW_ROWS(start=start, needed=start + chunk, rows=rows)
@@ -161,9 +162,9 @@ def _attend(
     sees: Span,
     wide: torch.dtype,
 ) -> RunningSoftmax:
-    """The softmax of queries [1, Hkv * G, C, D] over key rows 0 .. start + C - 1, each up to its own position, and
-    where there is a window over those of it. `rows` gives rows begin .. end - 1 of K and V,
-    [Hkv, end - begin, ..] of `wide`; `width` numbers are in one of V."""
+    """Return the attention of queries [1, Hkv * G, C, D] to key rows 0 .. start + C - 1; each query sees the rows up to
+    its own position, and with a window only those inside of it. `rows` returns rows begin .. end - 1 of K and V, [Hkv,
+    end - begin, ..] of dtype `wide`; a row of V has `width` numbers."""
     _, heads, chunk, depth = query.shape
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide, scoring.sinks_of(kv_heads, chunk))

@@ -1,8 +1,8 @@
 """Products: out[..] = sum over the reduced dimensions of a[..] * b[..], as one batched matrix product.
 
-Both operands are widened to the accumulation dtype first, so the only rounding is that of the write. The
-iteration dimensions fall into five groups by who uses them: batch (a and b), rows (a), columns (b), summed
-(both) and lone ones (in no operand, or reduced in one only).
+Both operands are first widened to the accumulation dtype, so the only rounding is in the final write. The iteration
+dimensions fall into five groups by the operands that use them: batch (a and b), rows (a), columns (b), summed (both)
+and lone ones (used by no operand, or reduced and used by one).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sscc.runtime.backends.reference.views import overlap
 
 @executes(Product)
 def compile_product(step: Product, interface: Interface) -> Bind:
-    """Any contraction of two floating parameters into a third. Shapes follow from the access maps."""
+    """Compile any contraction of two float parameters into a third one. Shapes follow from the access maps."""
     a, b, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.b, step.output))
     free = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
     check_output(output, interface, free)
@@ -60,7 +60,7 @@ def compile_product(step: Product, interface: Interface) -> Bind:
 
 
 def _in_place(left: Tensor, right: Tensor, target: Tensor, sizes: list[int]) -> Fire | None:
-    """The product as one call that writes where it belongs, if the operands lie so that no copy is needed."""
+    """Return the product as one call that writes directly to the output, if the layout of operands needs no copy."""
     batch, rows, summed, columns = sizes
     if batch != 1 or not target.is_contiguous() or overlap(left, target) or overlap(right, target):
         return None
@@ -68,6 +68,7 @@ def _in_place(left: Tensor, right: Tensor, target: Tensor, sizes: list[int]) -> 
         return None
     try:
         a, b, out = left.view(rows, summed), right.view(summed, columns), target.view(rows, columns)
+    # the strides allow no view with two dimensions
     except RuntimeError:  # no view of these strides has two dimensions
         return None
 
@@ -78,13 +79,13 @@ def _in_place(left: Tensor, right: Tensor, target: Tensor, sizes: list[int]) -> 
 
 
 def _widen(operand: Tensor, trailing: int, wide: torch.dtype) -> Tensor:
-    """The operand in the accumulation dtype, summed over its `trailing` last dimensions."""
+    """Return the operand in the accumulation dtype, summed over its last `trailing` dimensions."""
     operand = operand.to(wide)
     return operand.sum(list(range(-trailing, 0))) if trailing else operand
 
 
 def _multiply(left: Tensor, right: Tensor, sizes: list[int]) -> Tensor:
-    """[batch, rows, summed] @ [batch, summed, columns], without a batch axis where there is no batch."""
+    """Return [batch, rows, summed] @ [batch, summed, columns], without a batch axis if there is no batch."""
     batch, rows, summed, columns = sizes
     if batch == 1:
         return torch.mm(left.reshape(rows, summed), right.reshape(summed, columns))

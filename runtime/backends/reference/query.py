@@ -1,7 +1,8 @@
-"""A decode step whose query chooses the rows that it attends to: landmarks, scores by them, the choice, and all in one.
+"""A decode step whose query chooses the rows that it attends to: landmarks, their scores, the choice, and a fused step
+of all three.
 
-The arithmetic of landmarks is that of `sscc.ir.landmarks`. Query heads stand as [Hkv, G, ..]: head h = g * G + j reads
-KV head g.
+`sscc.ir.landmarks` defines the arithmetic of landmarks. Query heads are laid out as [Hkv, G, ..]: head h = g * G + j
+reads KV head g.
 """
 
 from __future__ import annotations
@@ -29,22 +30,25 @@ from sscc.runtime.backends.reference.softmax import Scoring
 
 class ReferenceQueryErrors(ErrorKind):
     TOO_FEW_LANDMARKS = InputError, (
-        "position {position} of slot {slot} needs the landmarks of all candidates, but there are {landmarks}"
+        "position {position} of slot {slot} needs the landmarks of all candidates, but there are only {landmarks}"
     )
-    BAD_PLACES = InputError, "the places of resident rows of KV head {head} are not each row once: {places}"
+    BAD_PLACES = (
+        InputError,
+        "the places of resident rows of KV head {head} must contain each row once, but they are {places}",
+    )
 
 # --------------------------------------------------------------------------------------------------- landmarks
 
 
 @executes(operations.Landmarks)
 def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
-    """The step `Landmarks` (shapes there)."""
+    """Execute the step `Landmarks` (see it for shapes)."""
     for target, rows in zip((codes, scales), landmarks_of(key, bits), strict=True):
         target.copy_(rows)
 
 
 def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
+    """Return the codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
     codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
 
@@ -68,7 +72,7 @@ def score_landmarks(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `LandmarkScores` (shapes there)."""
+    """Execute the step `LandmarkScores` (see it for shapes)."""
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
         rows = _landmarks_at(slot, begin, end, codes, scales)
         scores[slot, :, begin:end] = _scores(query[slot], rows, bits, Scoring(scale, softcap), wide)
@@ -79,7 +83,7 @@ def _landmarks_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor
 
 
 def _scores(query: Tensor, rows: list[Tensor], bits: int, scoring: Scoring, wide: torch.dtype) -> Tensor:
-    """Scores of a query [H, 1, D] with candidates, by codes and scales or by keys."""
+    """Return the scores of a query [H, 1, D] with candidates, by codes and scales or by keys."""
     if bits == PLAIN_BITS:
         return exact_scores(query, rows[0], scoring, wide).to(torch.float32)
     codes, scales = rows
@@ -87,13 +91,13 @@ def _scores(query: Tensor, rows: list[Tensor], bits: int, scoring: Scoring, wide
 
 
 def exact_scores(query: Tensor, keys: Tensor, scoring: Scoring, wide: torch.dtype) -> Tensor:
-    """Scores of a query [H, 1, D] with keys [Hkv, n, D]: [H, n] of `wide`."""
+    """Return the scores [H, n] of dtype `wide` of a query [H, 1, D] with keys [Hkv, n, D]."""
     queries = query.to(wide).reshape(keys.shape[0], -1, query.shape[2])
     return scoring.scores(queries @ keys.to(wide).transpose(-1, -2)).reshape(query.shape[0], -1)
 
 
 def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scoring: Scoring) -> Tensor:
-    """What a query [H, 1, D] scores by landmarks, codes [Hkv, n, E] and scales [Hkv, n, 1]: [H, n] f32."""
+    """Return the scores [H, n] f32 of a query [H, 1, D] with landmarks: codes [Hkv, n, E] and scales [Hkv, n, 1]."""
     kv_heads = codes.shape[0]
     grouped = query.reshape(kv_heads, -1, query.shape[2]).to(torch.float32).numpy()
     queries, query_scales = landmarks.encode_query(grouped)
@@ -106,8 +110,8 @@ def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, sco
 def _candidates(
     position: Tensor, active: Tensor, sink: int, recent: int, rows: int
 ) -> list[tuple[int, int, int]]:
-    """(slot, begin, end) of the candidates of every active slot that has any. Raises InputError where they are beyond
-    the rows of the landmarks."""
+    """Yield (slot, begin, end) of the candidates of every active slot that has any. Raises InputError if candidates are
+    beyond the rows of the landmarks."""
     candidates = []
     for slot in active.nonzero()[:, 0].tolist():
         begin, end = sink, int(position[slot]) + 1 - recent
@@ -137,7 +141,7 @@ def choose_rows(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `ChooseRows` (shapes there)."""
+    """Execute the step `ChooseRows` (see it for shapes)."""
     selected.fill_(-1)
     scoring = Scoring(scale, softcap, sink_logits)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
@@ -147,12 +151,13 @@ def choose_rows(
 
 
 def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scoring, wide: torch.dtype) -> Tensor:
-    """The candidates with the largest mean probability over the heads of a group, ascending: [Hkv, min(topk, n)].
+    """Return the candidates with the largest mean probability over the heads of a group, ascending: [Hkv, min(topk,
+    n)].
 
     Args:
         query: [H, 1, D].
-        key: [Hkv, SR, D], sinks and ring, all of which hold a position: otherwise there are no candidates.
-        scores: [H, n], of the candidates.
+        key: [Hkv, SR, D], rows of sinks and ring. All of them hold a position: without that there are no candidates.
+        scores: [H, n], scores of the candidates.
     """
     mass = masses(query, key, scores, scoring, wide)
     order = torch.sort(mass, dim=1, descending=True, stable=True).indices[:, :topk]
@@ -160,7 +165,7 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scori
 
 
 def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, wide: torch.dtype) -> Tensor:
-    """The mean probability of each candidate, [Hkv, n]; arguments as those of `choose`."""
+    """Return the mean probability of each candidate, [Hkv, n]; arguments as for `choose`."""
     kv_heads = key.shape[0]
     exact = exact_scores(query, key, scoring, wide).reshape(kv_heads, -1, key.shape[1])
     approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
@@ -191,7 +196,7 @@ def fetch_rows(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `FetchRows` (shapes there)."""
+    """Execute the step `FetchRows` (see it for shapes)."""
     states = [state for state in (resident, places, k_resident, v_resident, k_store, v_store) if state is not None]
     scoring = Scoring(scale, softcap, sink_logits)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
@@ -200,10 +205,10 @@ def fetch_rows(
 
 
 def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tensor]) -> None:
-    """Brings a slot's resident set up to date, in place.
+    """Update the resident set of a slot in place.
 
     Args:
-        mass: [Hkv, n] of the candidates, from position `sink` on.
+        mass: [Hkv, n], mean probabilities of the candidates, from position `sink` on.
         states: positions and places [Hkv, K], rows of each stream [Hkv, K, ..], then those of the store [Hkv, T, ..].
     """
     resident, places, *rows = states
@@ -252,7 +257,7 @@ def query_attention(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `QueryAttention` (shapes there)."""
+    """Execute the step `QueryAttention` (see it for shapes)."""
     check_rows(position[active], k_store.shape[2])
     scoring = Scoring(scale, softcap, sink_logits)
     selected = torch.full((*key.shape[:2], topk), -1)

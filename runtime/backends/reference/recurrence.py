@@ -14,7 +14,7 @@ def recurrent_step(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor, active: Tensor, out: Tensor,
     rate: Tensor | None, beta: Tensor | None, *, wide: torch.dtype,
 ) -> None:  # fmt: skip
-    """The step `RecurrentStep` (shapes there)."""
+    """Execute the step `RecurrentStep` (see it for shapes)."""
     sides = (side[:, 0].to(wide) for side in (query, key, value, decay))
     result, new = _token(tuple(sides), state.to(wide), rate, None if beta is None else beta[:, 0].to(wide))
     out.copy_(result[:, None])
@@ -26,7 +26,7 @@ def recurrent_chunk(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor, out: Tensor,
     rate: Tensor | None, beta: Tensor | None, *, start: int, length: int, wide: torch.dtype,
 ) -> None:  # fmt: skip
-    """The step `RecurrentChunk` (shapes there). Rows of `out` that are padding keep their bytes."""
+    """Execute the step `RecurrentChunk` (see it for shapes). Padding rows of `out` keep their bytes."""
     current = state.to(wide) if start > 0 else torch.zeros_like(state, dtype=wide)
     for token in range(min(length - start, query.shape[1])):
         sides = tuple(side[:, token].to(wide) for side in (query, key, value, decay))
@@ -41,7 +41,7 @@ def _token(
     """Return the results [b, H, Dv] of a token and the new state [b, H, D, Dv].
 
     Args:
-        sides: query, key, value and decay, as those of a step without the axis of tokens; `beta` too.
+        sides: query, key, value and decay of a step, without the axis of tokens; likewise `beta`.
     """
     query, key, value, decay = sides
     heads = value.shape[1]

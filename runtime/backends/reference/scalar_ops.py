@@ -1,9 +1,9 @@
 """The scalar operations of vector programs: MLIR's arith and math dialects, each as one torch function.
 
-Semantics are MLIR's: integer division truncates unless named otherwise, ordered float comparisons are false
-and unordered ones true on NaN, maximumf gives NaN for NaN while maxnumf ignores it, i1 is -1 when signed. What MLIR
-leaves undefined is not: integer division by 0 is division by 1, and a float that is no integer of the type becomes the
-nearest one, NaN 0.
+Semantics are MLIR's: integer division truncates unless its name says otherwise; on NaN, ordered float comparisons are
+false and unordered ones true; maximumf returns NaN for NaN while maxnumf ignores it; i1 is -1 when signed. Cases that
+MLIR leaves undefined are defined here: integer division by 0 is division by 1, and a float that is not an integer of
+the type becomes the nearest one, with NaN as 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def _round_half_away(x: Tensor) -> Tensor:
 
 
 def _divided(rounding: str) -> Function:
-    """Division that always gives a number: by -1 the smallest one wraps, and a divisor of 0 counts as 1."""
+    """Return division that always has a result: the smallest number divided by -1 wraps, and a divisor of 0 counts as
+    1."""
 
     def divide(a: Tensor, b: Tensor) -> Tensor:
         whole = torch.div(a, torch.where((b == 0) | (b == -1), 1, b), rounding_mode=rounding)
@@ -46,7 +47,7 @@ def _signed(x: Tensor) -> Tensor:
 
 
 def _unsigned(x: Tensor) -> Tensor:
-    """Maps integers so that signed comparison of the results is unsigned comparison of the arguments."""
+    """Map integers so that signed comparison of the results is unsigned comparison of the arguments."""
     return x if x.dtype is torch.bool else torch.bitwise_xor(x, _SIGN_BIT[x.dtype])
 
 
@@ -81,7 +82,7 @@ FLOAT: dict[str, Function] = {
     "roundeven": torch.round,
     "fma": lambda a, b, c: a * b + c,
 }
-"""Every argument and the result have one floating dtype."""
+"""Operations whose arguments and result have the same float dtype."""
 
 INTEGER: dict[str, Function] = {
     "addi": torch.add,
@@ -97,10 +98,10 @@ INTEGER: dict[str, Function] = {
     "shli": torch.bitwise_left_shift,
     "shrsi": torch.bitwise_right_shift,
 }
-"""Every argument and the result have one integer dtype wider than i1."""
+"""Operations whose arguments and result have the same integer dtype wider than i1."""
 
 BITWISE: dict[str, Function] = {"andi": torch.bitwise_and, "ori": torch.bitwise_or, "xori": torch.bitwise_xor}
-"""Like INTEGER, and for i1 too."""
+"""Integer operations that also accept i1."""
 
 COMPARE_FLOAT: dict[str, Function] = {
     "cmpf_oeq": torch.eq,
@@ -120,7 +121,7 @@ COMPARE_FLOAT: dict[str, Function] = {
     "cmpf_false": lambda a, b: torch.zeros_like(a == b),
     "cmpf_true": lambda a, b: torch.ones_like(a == b),
 }
-"""Two arguments of one floating dtype give i1."""
+"""Comparisons of two arguments of the same float dtype; the result is i1."""
 
 COMPARE_INTEGER: dict[str, Function] = {
     "cmpi_eq": torch.eq,
@@ -128,7 +129,7 @@ COMPARE_INTEGER: dict[str, Function] = {
     **{f"cmpi_s{name}": _compared(compare, _signed) for name, compare in _ORDERS.items()},
     **{f"cmpi_u{name}": _compared(compare, _unsigned) for name, compare in _ORDERS.items()},
 }
-"""Two arguments of one integer dtype, i1 included, give i1."""
+"""Comparisons of two arguments of the same integer dtype, including i1; the result is i1."""
 
 
 def _float_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,7 +137,7 @@ def _float_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _to_integer(x: Tensor, dtype: torch.dtype, low: float, high: float) -> Tensor:
-    """Towards zero, within low .. high - 1, in the bits of a signed `dtype`."""
+    """Round towards zero, limited to low .. high - 1, in the bits of a signed `dtype`."""
     half = -float(_SIGN_BIT[dtype])
     whole = x.to(torch.float64).trunc()
     inside = torch.where((whole >= low) & (whole < high), whole, 0.0)

@@ -1,4 +1,4 @@
-"""SnapKV's selection at the end of a prompt, a step each: scores, pooling and top-K."""
+"""SnapKV's selection at the end of a prompt, with one step each for scores, pooling and top-K."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, til
 
 
 class ReferenceSelectionErrors(ErrorKind):
-    LENGTH_OUT_OF_RANGE = InputError, "a prompt of {length} tokens is scored, but the scratch holds 1 .. {rows}"
-    TOO_MANY = InputError, "{topk} positions are selected, but there is room for 0 .. {most}"
+    LENGTH_OUT_OF_RANGE = InputError, "a prompt of {length} tokens is scored, but the scratch takes 1 to {rows} tokens"
+    TOO_MANY = InputError, "{topk} positions are selected, but there is room for 0 to {most}"
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -25,13 +25,13 @@ class PromptScores:
     """SnapKV's scores of a prompt's positions, tile by tile.
 
     Args:
-        observed: [1, H, obs, D], rows 0 .. min(obs, n) - 1 of which are the prompt's last queries.
+        observed: [1, H, obs, D], whose rows 0 .. min(obs, n) - 1 are the last queries of the prompt.
         key: [1, Hkv, T, D].
-        length: n, tokens of the prompt; InputError where it is not 1 .. T.
+        length: n, number of tokens of the prompt; InputError unless it is in 1 .. T.
         scale: factor on the dot products.
         recent: rows of the ring; positions t >= n - min(obs, recent) score zero.
-        wide: the dtype to compute in.
-        softcap: what caps scores; None where nothing does.
+        wide: dtype of the computation.
+        softcap: cap on scores; None without one.
     """
 
     def __init__(
@@ -50,18 +50,19 @@ class PromptScores:
         self._positions = torch.arange(length - self.window, length).repeat(self._group)[:, None]
 
     def log_sum_exp(self) -> Tensor:
-        """Of each query's scaled scores over the keys that it sees, [Hkv, G * window, 1]: one pass over the keys."""
+        """Return the log-sum-exp of each query's scaled scores over the keys that it sees, [Hkv, G * window, 1]; reads
+        all keys."""
         softmax = RunningSoftmax(tuple(self._queries.shape[:-1]), 0, self.wide)
         for begin, end in tiles(self.length):
             softmax.add(self._products(begin, end))
         return softmax.log_sum_exp()
 
     def kept(self, log_sum_exp: Tensor) -> Tensor:
-        """The same from what attention kept, [1, H, obs]."""
+        """Return the log-sum-exp that attention has kept, [1, H, obs], in the shape of `log_sum_exp`."""
         return log_sum_exp[0, :, : self.window].to(self.wide).reshape(self.heads, -1, 1)
 
     def tiles(self, log_sum_exp: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(first position, scores [Hkv, n]) of the positions that do not score zero by rule, in order."""
+        """Yield (first position, scores [Hkv, n]) of the positions whose score is not zero by rule, in order."""
         for begin, end in tiles(self.scored):
             weights = torch.exp(self._products(begin, end) - log_sum_exp)
             yield begin, weights.view(self.heads, self._group, self.window, end - begin).sum(2).mean(1)
@@ -85,13 +86,14 @@ def score_positions(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `ObservationScores` (shapes there)."""
+    """Execute the step `ObservationScores` (see it for shapes)."""
     prompt = PromptScores(observed, key, length=length, scale=scale, recent=recent, wide=wide, softcap=softcap)
     observation_scores(prompt, scores, log_sum_exp)
 
 
 def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor | None) -> None:
-    """Writes scores[:, :length], from what attention found for the observed queries, or if that is None computes it."""
+    """Write scores[:, :length], given the log-sum-exp that attention found for the observed queries; None to compute
+    it."""
     sums = prompt.log_sum_exp() if log_sum_exp is None else prompt.kept(log_sum_exp)
     for begin, tile in prompt.tiles(sums):
         scores[:, begin : begin + tile.shape[1]] = tile
@@ -105,7 +107,7 @@ POOLS: dict[str, Callable[..., Tensor]] = {"avg": avg_pool1d, "max": max_pool1d}
 
 @executes(operations.Pool)
 def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) -> None:
-    """The step `Pool` (shapes there): pooled[:, :length]; "avg" divides by `width` at the edges too."""
+    """Execute the step `Pool` (see it for shapes): pooled[:, :length]; "avg" divides by `width` at the edges too."""
     _check_length(length, scores)
     pooled[:, :length] = POOLS[mode](scores[:, :length], width, stride=1, padding=width // 2)
 
@@ -115,7 +117,7 @@ def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) 
 
 @executes(operations.Select)
 def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: int, recent: int) -> None:
-    """The step `Select` (shapes there). A stable sort keeps equal scores in order of position."""
+    """Execute the step `Select` (see it for shapes). A stable sort keeps equal scores in order of position."""
     _check_length(length, scores)
     check_topk(topk, selected)
     selected[:] = -1
@@ -126,7 +128,7 @@ def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: in
 
 
 def check_topk(topk: int, selected: Tensor) -> None:
-    """Raises InputError where there is no room for so many positions."""
+    """Raise InputError if there is no room for `topk` positions."""
     if not 0 <= topk <= selected.shape[1]:
         raise ReferenceSelectionErrors.TOO_MANY(topk=topk, most=selected.shape[1])
 

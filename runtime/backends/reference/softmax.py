@@ -1,4 +1,4 @@
-"""Softmax over keys that arrive in tiles. No matrix wider than a tile exists."""
+"""Softmax over keys that arrive in tiles. No matrix is wider than a tile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_TILE = 256
 
 @dataclass(frozen=True)
 class Scoring:
-    """What makes scores of products of queries and keys, and weights of these: a factor, a cap above 0 or None, and the
+    """Settings that turn products of queries and keys into scores and weights: a factor, a cap above 0 or None, and the
     logits of learned sinks [H] or None."""
 
     scale: float
@@ -28,15 +28,15 @@ class Scoring:
         return scaled if self.softcap is None else torch.tanh(scaled / self.softcap) * self.softcap
 
     def sinks_of(self, kv_heads: int, queries: int = 1) -> Tensor | None:
-        """The learned sink of each query [Hkv, G * queries], in the order of heads; None where there is none."""
+        """Return the learned sink of each query [Hkv, G * queries], in the order of heads; None without sinks."""
         return None if self.sinks is None else self.sinks.repeat_interleave(queries).reshape(kv_heads, -1)
 
 
 class RunningSoftmax:
     """softmax(scores) @ values over keys that arrive in tiles; see Milakov and Gimelshein, arXiv 1805.02867.
 
-    `shape` is that of the queries without their last axis; `width` the last axis of the values; `sinks`, which fit the
-    last axes of `shape`, are scores that stand for no value.
+    `shape` is that of the queries without their last axis; `width` is the last axis of the values; `sinks`, which
+    broadcast to the last axes of `shape`, are scores without a value.
     """
 
     def __init__(self, shape: tuple[int, ...], width: int, dtype: torch.dtype, sinks: Tensor | None = None) -> None:
@@ -47,8 +47,9 @@ class RunningSoftmax:
         self._output = torch.zeros((*shape, width), dtype=dtype)
 
     def add(self, scores: Tensor, values: Tensor | None = None) -> None:
-        """Takes scores [.., n] (-inf where masked) and values [.., n, width] of the next n keys."""
+        """Add scores [.., n] (-inf where masked) and values [.., n, width] of the next n keys."""
         peak = torch.maximum(self._peak, scores.amax(-1, keepdim=True))
+        # no visible key so far: exp(-inf - 0) = 0
         floor = torch.where(peak == -torch.inf, 0.0, peak)  # nothing visible so far: exp(-inf - 0) = 0
         weights = torch.exp(scores - floor)
         shrink = torch.exp(self._peak - floor)
@@ -59,15 +60,15 @@ class RunningSoftmax:
         self._peak = peak
 
     def output(self) -> Tensor:
-        """[.., width]; zeros for a query that saw no key."""
+        """Return [.., width]; zeros for a query that saw no key."""
         return self._output / torch.where(self._total == 0, 1.0, self._total)
 
     def log_sum_exp(self) -> Tensor:
-        """[.., 1]."""
+        """Return the log-sum-exp of the scores, [.., 1]."""
         return self._peak + torch.log(self._total)
 
 
 def tiles(rows: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the tiles of `rows` key rows."""
+    """Yield (begin, end) of the tiles of `rows` key rows."""
     for begin in range(0, rows, KEY_TILE):
         yield begin, min(begin + KEY_TILE, rows)

@@ -1,7 +1,7 @@
-"""Stages: which tensors a body sees in each firing.
+"""Stages: the tensors that a body sees in each firing.
 
-Firings of equal offsets (in parameters, in slots, and of places) fire the same bound body, so binding is memoised
-by them: a loop over layers meets the same offsets for every token.
+Firings with equal offsets (in parameters, in slots, and of places) use the same bound body, so bindings are memoised
+by offset: a loop over layers meets the same offsets for every token.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from sscc.runtime.backends.reference.watching import Watch
 
 
 class ReferenceStageErrors(MalformedKind):
-    NOT_DENSE = "it looks at a window of {tensor!r}, whose argument is not dense row-major"
+    NOT_DENSE = "it shows a window of {tensor!r}, whose argument is not dense row-major"
 
 BINDINGS = 4096
-"""How many bound bodies a stage of a launch keeps."""
+"""Number of bound bodies that are kept for a stage of a launch."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage stands, and what it can name.
+    """The context of a stage: the names that it can use.
 
     Attributes:
         where: kernel and pipeline, for messages.
-        params: the kernel's tensor parameters.
-        buffers: the pipeline's.
-        slots: the places of each buffer.
-        checked: a slot is NaN when its producer begins it.
+        params: tensor parameters of the kernel.
+        buffers: buffers of the pipeline.
+        slots: slots of each buffer.
+        checked: fill a slot with NaN when its producer begins it.
         kernel, pipeline: their names.
-        loops: the indices of the loops around, by name.
-        watch: who looks.
+        loops: indices of the surrounding loops, by name.
+        watch: watcher of stages.
     """
 
     where: str
@@ -61,13 +61,13 @@ class StageCode:
     """A stage, compiled once per kernel.
 
     Args:
-        stage: what to compile.
-        number: its place among the pipeline's stages.
-        body: what it fires.
-        place: where it stands.
+        stage: stage to compile.
+        number: index of the stage in the pipeline.
+        body: body that it fires.
+        place: context of the stage.
 
     Raises:
-        InputError: a port whose view leaves what it looks at.
+        InputError: the view of a port leaves the tensor that it shows.
     """
 
     def __init__(self, stage: Stage, number: int, body: BodyCode, place: Place) -> None:
@@ -81,21 +81,21 @@ class StageCode:
 
     @property
     def static(self) -> bool:
-        """Whether every firing sees the same tensors, and scalars that do not depend on the tile."""
+        """Return whether every firing sees the same tensors, and scalars that do not depend on the tile."""
         fixed = all(port.offset.static and port.buffer is None for port in self.ports)
         return fixed and len(self.points) == 1 and not self.tiled
 
     @property
     def where(self) -> str:
-        """The stage, for messages."""
+        """Return the location of the stage, for messages."""
         return f"{self.place.where}: stage {self.stage.name!r}"
 
     def bind(self, views: Views) -> BoundStage:
-        """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
+        """Fix the kernel's arguments. Raises InputError if a port shows a window of one that is not dense."""
         return BoundStage(self, [port.regions(views) for port in self.ports])
 
     def _scalars(self, scalars: Mapping[str, ScalarOperand]) -> None:
-        """Splits the body's scalars into those of an iteration and those of a tile."""
+        """Split the body's scalars into those of an iteration and those of a tile."""
         inner = {name: self.axes[v] for name, v in scalars.items() if isinstance(v, str) and v in self.axes}
         self.steady = {name: getter(v) for name, v in scalars.items() if name not in inner}
         self.tiled = [{name: point[axis] for name, axis in inner.items()} for point in self.points] if inner else []
@@ -107,7 +107,7 @@ class StageCode:
 
 
 class PortCode:
-    """One port of a stage, and the body's parameter that it stands for."""
+    """One port of a stage, with the body's parameter that it is bound to."""
 
     def __init__(self, port: Port, param: Param, stage: StageCode) -> None:
         self._stage = stage
@@ -122,7 +122,7 @@ class PortCode:
         self._place_terms(view)
 
     def regions(self, views: Views) -> Sequence[torch.Tensor]:
-        """The tensors that it looks at: the places of a buffer, or the argument of a parameter."""
+        """Return the tensors that the port shows: the slots of a buffer, or the argument of a parameter."""
         if self.buffer is not None:
             return self._stage.place.slots[self.buffer.name]
         argument = views[self.port.view.tensor]
@@ -134,14 +134,14 @@ class PortCode:
         return firing // self.port.per + self.port.lag
 
     def view(self, regions: Sequence[torch.Tensor], firing: int, offset: int) -> torch.Tensor:
-        """What the body sees in a firing, given the offset that its iteration adds up to."""
+        """Return the tensor that the body sees in a firing, given the total offset of its iteration."""
         if self.identity and self.buffer is None:
             return regions[0]
         region = regions[self.slot(firing) % len(regions)] if self.buffer else regions[0]
         return self.strided.at(region, offset + self.tiles[firing % len(self.tiles)])
 
     def _place_terms(self, view: View) -> None:
-        """Splits the offset into what a tile adds and what the scalars around give."""
+        """Split the offset into the terms of a tile and the terms of the surrounding scalars."""
         axes = self._stage.axes
         inner = [(axes[name], factor) for name, factor in view.terms if name in axes]
         outer = tuple((name, factor) for name, factor in view.terms if name not in axes)
@@ -150,7 +150,7 @@ class PortCode:
 
 
 class BoundStage:
-    """A stage and the arguments of one launch."""
+    """A stage with the arguments of one launch."""
 
     def __init__(self, code: StageCode, regions: Sequence[Sequence[torch.Tensor]]) -> None:
         self.name = code.stage.name
@@ -172,17 +172,17 @@ class BoundStage:
         self._iteration = -1
 
     def bind(self, firing: int) -> list[Fire]:
-        """The body on the tensors of a firing of the current iteration."""
+        """Bind the body to the tensors of a firing of the current iteration."""
         ports = zip(self._code.ports, self._regions, self._offsets, strict=True)
         return self._code.body.bind([port.view(regions, firing, offset) for port, regions, offset in ports])
 
     def start(self, environments: Sequence[Environment]) -> None:
-        """A run of the pipeline begins: the scalars of each iteration, of which a stage may have one only."""
+        """Begin a run of the pipeline, given the scalars of each iteration; some stages use only one iteration."""
         self._environments = environments
         self._iteration = -1
 
     def fire(self, begin: int, end: int) -> None:
-        """Makes firings begin .. end - 1."""
+        """Execute firings begin .. end - 1."""
         trips, memo, moving, tiled = self._trips, self._memo, self._moving, self._code.tiled
         for firing in range(begin, end):
             iteration, tile = divmod(firing, trips)
@@ -205,7 +205,7 @@ class BoundStage:
                 self.show(iteration, self._environments[iteration])
 
     def show(self, iteration: int, environment: Environment) -> None:
-        """Shows whoever watches what the stage has filled in an iteration."""
+        """Show the watcher the slots that the stage has filled in an iteration."""
         place, trips = self._code.place, self._trips
         loops = [environment[name] for name in place.loops[: None if self._code.stage.when == "each" else -1]]
         buffers = {}

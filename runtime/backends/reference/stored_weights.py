@@ -1,4 +1,4 @@
-"""Quantized weights: the steps that compute the numbers of stored parts.
+"""Quantized weights: the steps that compute numbers from stored parts.
 
 The formula is computed in f32, whatever dtype the interpreter accumulates in.
 """
@@ -18,18 +18,18 @@ from sscc.runtime.support.quantization import dequantize as numbers_of
 
 
 class LookUpErrors(ErrorKind):
-    INDEX = InputError, "a look-up asks for row {row} of a table of {rows} rows"
+    INDEX = InputError, "a look-up needs row {row} of a table, but the table has {rows} rows"
 
 
 @executes(operations.Dequantize)
 def dequantize(parts: Members, out: Tensor, format: str) -> None:
-    """The step `Dequantize` (shapes there)."""
+    """Execute the step `Dequantize` (see it for shapes)."""
     out.copy_(_numbers([part["bytes"] for part in parts], format))
 
 
 @executes(operations.LookUp)
 def look_up(index: Tensor, tables: Members, out: Tensor, format: str) -> None:
-    """The step `LookUp` (shapes there)."""
+    """Execute the step `LookUp` (see it for shapes)."""
     rows = tables[0]["bytes"].shape[0]
     wrong = (index < 0) | (index >= rows)
     if bool(wrong.any()):

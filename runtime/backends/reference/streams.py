@@ -1,17 +1,17 @@
 """When a stage of a pipeline may fire: arithmetic on firings and slots, without tensors.
 
 A stage touches a buffer through *uses*. In firing f, counted from 0 through all its iterations, a use is at slot
-f // per + lag. With n firings in all (prod(grid) for each iteration, or for one with when="first" or "last"),
-it meets the slots lag .. lag + (n - 1) // per in order, and is done with slot s after firing number
-min((s - lag + 1) * per, n). So one counter per stage tells the state of every slot:
+f // per + lag. With n firings in all (prod(grid) for each iteration, or for a single one with when="first" or "last"),
+it visits the slots lag .. lag + (n - 1) // per in order, and has finished slot s after firing number
+min((s - lag + 1) * per, n). So one counter per stage gives the state of every slot:
 
 * slot s is *complete* when the use that fills it has fired on it `per` times;
-* a place is *free* for slot s when every use that meets an earlier slot of that place (one that differs by a
-  multiple of depth) is done with it: those that read it, and those of other stages that fill it.
+* a place is *free* for slot s when every use that visits an earlier slot of that place (a slot number that differs by
+  a multiple of depth) has finished that slot: readers, and also other stages that fill it.
 
-A reader may fire while its slot is complete; a producer may begin a slot while its place is free, and goes on with
-a slot that it began. A slot that somebody will read is never overwritten, because the one who would has to see its
-place free. At most one use may fill a slot.
+A reader may fire while its slot is complete; a producer may begin a slot while its place is free, and may continue a
+slot that it has begun. A slot that will still be read is never overwritten, because the overwriting stage must first
+see its place free. At most one use may fill a slot.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from sscc.ir.errors import ErrorKind, InputError, SsccError
 
 
 class ReferenceStreamErrors(ErrorKind):
-    """Obstacles: a pipeline's errors have them as fields."""
+    """Obstacles, as fields of the errors of a pipeline."""
 
     NOT_FILLED = InputError, (
-        "slot {slot} of buffer {buffer!r} (place {place}), which stage {stage!r} has filled {filled} of {needed} times"
+        "slot {slot} of buffer {buffer!r} (place {place}), to which stage {stage!r} has written {filled} of {needed} "
+        "times"
     )
     NEVER_FILLED = InputError, "slot {slot} of buffer {buffer!r} (place {place}), which no stage fills"
     STILL_USED = InputError, (
-        "place {place} of buffer {buffer!r} for slot {slot}, whose slot {held} stage {stage!r} still has to use"
+        "place {place} of buffer {buffer!r} for slot {slot}, while stage {stage!r} still has to use slot {held} there"
     )
     FREE = InputError, "place {place} of buffer {buffer!r} for slot {slot}"
 
 
 @dataclass(frozen=True)
 class BufferUse:
-    """How a stage walks the slots of a buffer."""
+    """The sequence of slots of a buffer that a stage visits."""
 
     stage: int
     buffer: str
@@ -51,7 +52,7 @@ class BufferUse:
 
 @dataclass(frozen=True)
 class Walk:
-    """A use, and how many firings its stage makes in all."""
+    """A use, with the total number of firings of its stage."""
 
     stage: int
     per: int
@@ -60,11 +61,11 @@ class Walk:
 
     @property
     def last(self) -> int:
-        """The last slot that it meets; the first is `lag`."""
+        """Return the last slot of the use; the first one is `lag`."""
         return self.lag + (self.total - 1) // self.per
 
     def current(self, fired: Sequence[int]) -> int:
-        """The first slot that it is not done with, unless it has fired all."""
+        """Return the first slot that the use has not finished, unless all firings are done."""
         return self.lag + fired[self.stage] // self.per
 
 
@@ -77,8 +78,8 @@ class Reading:
         self._producers = producers
 
     def bound(self, fired: Sequence[int]) -> int:
-        """How many firings its stage may have made in all, now that each stage has fired as often as `fired` says.
-        Where that is no more than the stage has made already, it has to wait."""
+        """Return the total number of firings that the stage may have made by now, given the number `fired` of each
+        stage. If the stage has made as many already, it has to wait."""
         slot = self._walk.current(fired)
         for producer in self._producers:
             if producer.lag <= slot <= producer.last:
@@ -98,7 +99,7 @@ class Reading:
 
 
 class Writing:
-    """A use that fills slots: it may begin one while its place is free."""
+    """A use that fills slots: it may begin a slot while its place is free."""
 
     def __init__(self, use: BufferUse, walk: Walk, others: Sequence[Walk]) -> None:
         self.use = use
@@ -106,7 +107,7 @@ class Writing:
         self._others = others
 
     def bound(self, fired: Sequence[int]) -> int:
-        """As for `Reading`."""
+        """See `Reading.bound`."""
         slot = self._walk.current(fired)
         end = self._walk.last + 1
         for other in self._others:
@@ -117,7 +118,7 @@ class Writing:
         return (end - self._walk.lag) * self._walk.per
 
     def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> SsccError:
-        """As for `Reading`."""
+        """See `Reading.obstacle`."""
         slot = self._walk.current(fired)
         what: dict[str, Any] = {"slot": slot, "buffer": self.use.buffer, "place": slot % self.use.depth}
         for other in self._others:
@@ -127,7 +128,7 @@ class Writing:
         return ReferenceStreamErrors.FREE(**what)
 
     def _held(self, other: Walk, slot: int, fired: Sequence[int]) -> int | None:
-        """The newest earlier slot of the same place that `other` is not done with."""
+        """Return the newest earlier slot of the same place that `other` has not finished."""
         newest = slot - self.use.depth
         if newest > other.last:
             newest = other.last - (other.last - slot) % self.use.depth
@@ -146,9 +147,10 @@ class FilledTwice(Exception):
 
 
 def conditions(uses: Sequence[BufferUse], totals: Sequence[int]) -> list[list[Condition]]:
-    """For each stage, what must hold before it fires, given how often each fires in all; what it waits for first.
+    """Return the conditions for each stage to fire, given the total firings of each; the condition to report comes
+    first.
 
-    Raises FilledTwice where two uses fill one slot.
+    Raises FilledTwice if two uses fill one slot.
     """
     uses = sorted(uses, key=lambda use: not use.waited)
     walks = {use: Walk(use.stage, use.per, use.lag, totals[use.stage]) for use in uses}

@@ -1,4 +1,4 @@
-"""The largest few numbers of each row."""
+"""The largest numbers of each row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sscc.ir.opspec import executes
 
 @executes(operations.TopK)
 def topk(source: Tensor, indices: Tensor, values: Tensor | None) -> None:
-    """The step `TopK` (shapes there). A stable sort keeps equal numbers in order."""
+    """Execute the step `TopK` (see it for shapes). A stable sort keeps equal numbers in order."""
     descending, places = source.sort(dim=1, descending=True, stable=True)
     indices.copy_(places[:, : indices.shape[1]])
     if values is not None:

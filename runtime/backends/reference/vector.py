@@ -1,7 +1,7 @@
 """Vector programs and reductions: scalar operations evaluated with torch over a whole iteration space.
 
-Each value is a tensor with one axis per iteration dimension, of size 1 where it does not depend on it, so
-that torch's broadcasting is the loop nest. All reads of a step happen before its writes.
+Each value is a tensor with one axis per iteration dimension, of size 1 if it does not depend on that dimension, so
+torch's broadcasting replaces the loop nest. All reads of a step happen before its writes.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class PointProgram:
         return self._types[self._result]
 
     def bind(self, views: Views, target: Tensor | None = None) -> Callable[[Scalars], Tensor]:
-        """Fixes the tensors; the function that it gives evaluates the result over the iteration space.
+        """Fix the tensors; the returned function evaluates the result over the iteration space.
 
-        The result may be copied to `target` at once, also where an input lies across it.
+        The result may be copied to `target` at once, even if an input overlaps it.
         """
         bound = list(self._initial)
         everything = range(len(self._dims))
@@ -69,6 +69,7 @@ class PointProgram:
             bound[slot] = views[name]
         operations, scalar_slots, result = self._operations, self._scalars, self._result
         copied = bound[result]
+        # the program only copies an input or a constant
         if copied is not None and not tangled:  # the program is a copy of an input or a constant
             return lambda _: copied
 
@@ -79,6 +80,7 @@ class PointProgram:
             for slot, function, args in operations:
                 values[slot] = function(*[values[arg] for arg in args])
             value = values[result]
+            # every slot is an input, a constant or the result of an operation
             assert value is not None  # every slot is an input, a constant or the target of an operation
             return value.clone() if tangled else value
 
@@ -92,13 +94,14 @@ class PointProgram:
         return len(self._types) - 1
 
     def _slot(self, arg: Union[int, float, str], literal_type: str | None) -> int:
-        """The slot of a name or of a literal of type `literal_type`."""
+        """Return the slot of a name, or of a literal of type `literal_type`."""
         if isinstance(arg, str):
             if arg not in self._slots:
                 slot = self._new("i64")
                 self._scalars.append((slot, arg))
                 self._slots[arg] = slot
             return self._slots[arg]
+        # literals only occur where their type is known
         assert literal_type is not None  # a literal stands where its type is known
         return self._new(literal_type, torch.tensor(arg, dtype=self._interface.numerics.dtype(literal_type)))
 
@@ -118,7 +121,7 @@ class PointProgram:
         return slot
 
     def _operation(self, instr: Instr) -> tuple[Callable[..., Tensor], list[str]]:
-        """The torch function of an operation, and the types of its arguments, which literals take."""
+        """Return the torch function of an operation, and the types of its arguments, which literals take."""
         result = "i64" if instr.type == "index" else instr.type
         first = self._first_type(instr)
         if instr.op == "select":
@@ -133,7 +136,7 @@ class PointProgram:
         return lambda x: convert(x, dtype), [first]
 
     def _first_type(self, instr: Instr, skip: int = 0) -> str:
-        """The type of the first named argument: literals take the type of what they meet."""
+        """Return the type of the first named argument, which is also the type of literals."""
         for arg in instr.args[skip:]:
             if isinstance(arg, str):
                 return self._types[self._slot(arg, None)]
@@ -160,7 +163,7 @@ class PointProgram:
         return self._emit(instr.type, _loader(self._interface, param.name, unsafe), (self._loaded[param.name], *slots))
 
     def _safe(self, slot: int, size: int) -> bool:
-        """Whether an index is known to lie in 0 .. size - 1 before anything runs."""
+        """Return whether an index is known to be in 0 .. size - 1 before anything runs."""
         if slot in self._index_dims:
             return self._dims[self._index_dims[slot]] <= size
         literal = self._initial[slot]
@@ -168,7 +171,7 @@ class PointProgram:
 
 
 def _tangled(source: Tensor, target: Tensor) -> bool:
-    """Whether an element of `target` may lie where another element of `source` does."""
+    """Return whether an element of `target` may share its bytes with a different element of `source`."""
     same = source.data_ptr() == target.data_ptr() and source.stride() == target.stride()
     return not same and overlap(source, target)
 
@@ -187,7 +190,7 @@ def _loader(interface: Interface, name: str, unsafe: Sequence[int]) -> Callable[
 
 @executes(Vector)
 def compile_vector(step: Vector, interface: Interface) -> Bind:
-    """out[map(point)] = result(point). Refuses an output that two points would write."""
+    """Compile out[map(point)] = result(point). Refuses an output in which two points write the same element."""
     program = PointProgram(step, interface)
     dims = range(len(step.dims))
     output = _output(step, interface, dims)
@@ -220,7 +223,8 @@ _COMBINE: dict[str, tuple[Callable[[Tensor, Sequence[int]], Tensor], Callable[[T
 
 @executes(Reduction)
 def compile_reduction(step: Reduction, interface: Interface) -> Bind:
-    """out[map(point)] = combine over `reduce` of result(point), from `init`, in f32 or f64; rounded on writing."""
+    """Compile out[map(point)] = combine over `reduce` of result(point), starting with `init`, in f32 or f64; rounded on
+    writing."""
     program = PointProgram(step, interface)
     kept = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
     output = _output(step, interface, kept)
@@ -249,6 +253,6 @@ def _output(step: Union[Vector, Reduction], interface: Interface, dims: Sequence
 
 
 def check_output(output: AccessMap, interface: Interface, dims: Sequence[int]) -> None:
-    """Raises InputError where two points of `dims` write one element."""
+    """Raise InputError if two points of `dims` write the same element."""
     if not output.injective(dims):
         raise ReferenceVectorErrors.WRITES_TWICE(where=interface.where, param=output.param.name)

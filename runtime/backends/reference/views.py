@@ -19,12 +19,13 @@ class MalformedKind(ErrorKind):
 
 class ReferenceViewErrors(MalformedKind):
     BAD_STRIDES = "the view of {tensor!r} has shape [{shape}] and strides [{strides}]; they must not be negative"
-    WRITES_TWICE = "the view of {tensor!r} writes one element more than once"
-    OUT_OF_BOUNDS = "the view of {tensor!r} reaches elements {first} .. {last} of {elements}"
+    WRITES_TWICE = "the view of {tensor!r} writes some element more than once"
+    OUT_OF_BOUNDS = "the view of {tensor!r} reaches elements {first} .. {last}, but there are {elements}"
 
 
 def injective(pairs: Iterable[tuple[int, int]]) -> bool:
-    """Whether no two points of (stride, size) axes meet. Interleaved axes, which no dense region has, are refused."""
+    """Return whether any two points of (stride, size) axes have different addresses. Interleaved axes, which no dense
+    region has, count as not injective."""
     reach = 0
     for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
         if stride <= reach:
@@ -34,12 +35,12 @@ def injective(pairs: Iterable[tuple[int, int]]) -> bool:
 
 
 def span(shape: Iterable[int], strides: Iterable[int]) -> int:
-    """The distance from the first to the last element of a view, in elements."""
+    """Return the distance from the first to the last element of a view, in elements."""
     return sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the bytes between first and last element of one meet those of the other."""
+    """Return whether the bytes from the first to the last element of two views overlap."""
     if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
     begins = [x.data_ptr() for x in (a, b)]
@@ -51,10 +52,10 @@ class StridedView:
     """A `View` of a region of `elements` elements.
 
     Args:
-        view: what to look at. Its terms are the caller's to add to its offset.
-        elements: of the region.
-        access: a view that is written may not show one element twice.
-        where: the place in the schedule, for messages.
+        view: view to check. The caller adds its terms to its offset.
+        elements: number of elements of the region.
+        access: access to the view; a written view may not contain an element twice.
+        where: location in the schedule, for messages.
     """
 
     def __init__(self, view: View, elements: int, access: ParamAccess, where: str) -> None:
@@ -72,7 +73,7 @@ class StridedView:
             self.check(view.offset)
 
     def check(self, offset: int) -> None:
-        """Raises InputError where the view, from `offset` on, leaves the region."""
+        """Raise InputError if the view leaves the region when it begins at `offset`."""
         if offset < 0 or offset + self._span >= self._elements:
             raise ReferenceViewErrors.OUT_OF_BOUNDS(
                 where=self._where,
@@ -83,6 +84,7 @@ class StridedView:
             )
 
     def at(self, region: torch.Tensor, offset: int) -> torch.Tensor:
-        """The torch view from `offset` on, terms included. Raises InputError where it leaves the region."""
+        """Return the torch view that begins at `offset`, which includes terms. Raises InputError if it leaves the
+        region."""
         self.check(offset)
         return region.as_strided(self._view.shape, self._view.strides, region.storage_offset() + offset)

@@ -1,4 +1,4 @@
-"""Who looks at stages of the reference interpreter while it runs."""
+"""The watcher of stages of the reference interpreter while it runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sscc.runtime.backends.reference.arrays import to_array
 
 @dataclass
 class Watch:
-    """What is watched now; shared by everything that is compiled of a program.
+    """The current watch, shared by all compiled parts of a program.
 
     Attributes:
-        launch: which launch of its kernel is under way, in this call of an entry.
+        launch: number of the running launch of its kernel, in this call of an entry.
     """
 
     launch: int = 0
@@ -30,7 +30,7 @@ class Watch:
         return name in self._stages
 
     def see(self, name: StageName, loops: Sequence[int], buffers: Mapping[str, Sequence[torch.Tensor]]) -> None:
-        """A stage has fired in an iteration and filled these slots."""
+        """Report that a stage has fired in an iteration and filled these slots."""
         if self._watcher is not None:
             copies = {
                 buffer: to_array(slots[0].clone() if len(slots) == 1 else torch.stack(list(slots)))

@@ -1,7 +1,7 @@
-"""The tokens that each slot of an engine may pick next: what a grammar allows, and least lengths.
+"""Constraints on the next token of each slot of an engine: grammars, minimum lengths, allowed tokens, thoughts.
 
-Masks are computed in a thread of their own while the step runs that they are for. Only the executor's thread calls a
-`ConstraintTable`.
+Masks are computed in a separate thread while the step that needs them is running. `ConstraintTable` is used only by the
+executor's thread.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _KNOWN_GRAMMARS = 16
-"""Compiled grammars that are kept for requests to come."""
+"""Number of compiled grammars kept for later requests."""
 _MOST_THREADS = 8
 _MOST_LEXER_STATES = 20_000
-"""States of the lexer of a grammar, 1 to 2 kB each, which answers share. Where they are used up, an answer goes on with
-a lexer of its own (`Constraint`)."""
-_MOST_GRAMMAR_SIZE = 100_000  # symbols of its productions
+"""Lexer states of a grammar, 1 to 2 kB each, shared by all of its answers. When they are exhausted, an answer continues
+with a lexer of its own (`Constraint.renew`)."""
+_MOST_GRAMMAR_SIZE = 100_000  # symbols in its productions
 
 
 class ConstraintErrors(ErrorKind):
-    NO_TOKENIZER = UsageError, "a grammar needs a tokenizer, and the engine has none"
+    NO_TOKENIZER = UsageError, "a grammar needs a tokenizer, but the engine has none"
     NOT_JOINED = (
         UsageError,
-        "a grammar needs a tokenizer whose texts are the bytes of their tokens (byte-level BPE, sentencepiece)",
+        "a grammar needs a tokenizer whose tokens are bytes of the text (byte-level BPE, sentencepiece)",
     )
-    REFUSED = UsageError, "the grammar is refused: {cause}"
+    REFUSED = UsageError, "the grammar is invalid or too complex: {cause}"
 
 
 class GrammarCompiler:
-    """Compiles grammars for the tokens of one tokenizer. Its methods are safe in any thread.
+    """Compiler of grammars for the tokens of one tokenizer. Its methods may be called from any thread.
 
     Args:
-        tokenizer: makes the text of answers.
-        vocab_size: V of the program, which may be more than the tokenizer has.
-        ends: tokens that end a text.
+        tokenizer: tokenizer of the answers.
+        vocab_size: vocabulary size V of the program, which may be larger than the tokenizer's.
+        ends: end tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> None:
@@ -67,14 +67,14 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> LLMatcher:
         """Return a matcher at the beginning of an answer.
 
-        Raises UsageError for a grammar that is wrong, not supported, or too large for the bounds of a step.
+        Raises UsageError for a grammar that is wrong, not supported, or too large for llguidance's limits.
         """
         with self._lock:
             known = self._known.get(grammar.source)
             if known is not None:
                 copy = known.deep_copy()
                 copy.compute_bitmask()
-                if not copy.is_error():  # its lexer has states left
+                if not copy.is_error():  # the copies share lexer states, which may be exhausted
                     self._known.move_to_end(grammar.source)
                     return copy
             tokenizer, limits = self._tools()
@@ -82,7 +82,7 @@ class GrammarCompiler:
 
         matcher = LLMatcher(tokenizer, grammar.source, log_level=0, limits=limits)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # the first step may take as long as compiling, and may fail
+            matcher.compute_bitmask()  # the first mask may take as long as compiling, and may fail
         if matcher.is_error():
             raise ConstraintErrors.REFUSED(cause=quoted(matcher.get_error().removesuffix("\n<non-verbose/>")))
         with self._lock:
@@ -92,13 +92,13 @@ class GrammarCompiler:
         return matcher.deep_copy()
 
     def tokens(self, text: str) -> list[int]:
-        """Return tokens that have the bytes of a text, for a matcher to consume."""
+        """Return tokens that spell a text, for a matcher to consume."""
         with self._lock:
             tokenizer, _ = self._tools()
         return tokenizer.greedy_tokenize(text)
 
     def text_matcher(self, grammar: Grammar) -> TextMatcher:
-        """Return a matcher of texts. Raises UsageError as `compile` does."""
+        """Return a matcher for texts. Raises UsageError as `compile` does."""
         return TextMatcher(self.compile(grammar), self.tokens)
 
     def constraint(self, grammar: Grammar, ends: tuple[int, ...], least: int, only: Array | None) -> Constraint:
@@ -109,8 +109,8 @@ class GrammarCompiler:
 
     @property
     def first(self) -> Array | None:
-        """[ceil(V / 32)] u32, the bits of tokens that an answer may begin with; None where it may begin with any. A
-        space at the beginning of a text is lost in some tokenizers, so no answer that must match begins with one."""
+        """[ceil(V / 32)] u32, bits of the tokens with which an answer may begin; None for any. Some tokenizers drop a
+        space at the beginning of a text, so with them no answer with a grammar may begin with a space."""
         with self._lock:
             self._tools()
             return self._first
@@ -136,11 +136,11 @@ class GrammarCompiler:
         return self._made
 
     def _vocabulary(self, tokens: list[bytes], special: list[int]) -> TokenizerWrapper:
-        """Return the tokenizer as llguidance reads it."""
+        """Return the tokenizer in the form that llguidance reads."""
         from llguidance import TokenizerWrapper
 
         tokenizer, ends = self._tokenizer, self._ends
-        hidden = frozenset(special)  # which are no text, whatever they are called
+        hidden = frozenset(special)  # special tokens are not text, whatever their names spell
         by_bytes = {token: number for number, token in enumerate(tokens) if token and number not in hidden}
         longest = max(map(len, by_bytes), default=1)
 
@@ -151,8 +151,8 @@ class GrammarCompiler:
                 self.bos_token_id, self.is_tokenizer_wrapper = None, True
 
             def __call__(self, text: str) -> list[int]:
-                """Return tokens whose bytes are those of a text that a grammar forces, the tokenizer's own where they
-                are: some tokenizers put a space before any text."""
+                """Tokenize a text that a grammar forces. The tokenizer's own tokens are used if their bytes are those
+                of the text; some tokenizers put a space before any text."""
                 wanted, found = text.encode(), encode(tokenizer, text, special=False)
                 is_text = b"".join(tokens[each] for each in found) == wanted and hidden.isdisjoint(found)
                 return found if is_text else greedy(wanted)
@@ -162,7 +162,7 @@ class GrammarCompiler:
             while text:
                 length = next((size for size in range(longest, 0, -1) if text[:size] in by_bytes), 0)
                 if not length:
-                    break  # llguidance goes on byte by byte
+                    break  # llguidance continues byte by byte
                 found.append(by_bytes[text[:length]])
                 text = text[length:]
             return found
@@ -171,34 +171,34 @@ class GrammarCompiler:
 
 
 class TextMatcher:
-    """Tells whether texts match a grammar.
+    """Incremental match of a text against a grammar.
 
     Args:
-        matcher: at the beginning of an answer.
-        tokens: gives tokens with the bytes of a text.
+        matcher: matcher at the beginning of an answer.
+        tokens: returns tokens that spell a text.
     """
 
     def __init__(self, matcher: LLMatcher, tokens: Callable[[str], list[int]]) -> None:
         self._matcher, self._tokens = matcher, tokens
 
     def push(self, text: str) -> None:
-        """Go on with more of the text."""
+        """Append to the text."""
         self._matcher.consume_tokens(self._tokens(text))
 
     def matches_with(self, text: str) -> bool:
-        """Return True if what was pushed, followed by `text`, matches as a whole."""
+        """Return True if the text so far, followed by `text`, is a complete match."""
         matcher = self._matcher.deep_copy()
         return matcher.consume_tokens(self._tokens(text)) and matcher.is_accepting()
 
 
 class ThoughtProgress:
-    """A thought on its way, of which a bound is kept.
+    """Progress of an answer's thought, whose length is bounded.
 
     Attributes:
-        over: it has ended, or there is none.
+        over: True if the thought has ended, or there is none.
     """
 
-    _LATEST_START = 8  # tokens in which a thought begins, if there is one
+    _LATEST_START = 8  # number of tokens within which a thought must begin
 
     def __init__(self, bound: ThoughtBound) -> None:
         self._bound = bound
@@ -208,12 +208,12 @@ class ThoughtProgress:
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next, because the thought is long enough; None where any may."""
+        """Token that must come next because the thought has reached its maximum length; None for any token."""
         due = self._inside and not self.over and self._count >= self._bound.most
         return self._bound.forced[self._at] if due else None
 
     def advance(self, token: int) -> None:
-        """Go on with a token."""
+        """Append a token."""
         if self.over:
             return
         forcing = self.forced is not None
@@ -224,7 +224,7 @@ class ThoughtProgress:
             self.over = self._at == len(self._bound.forced)
         elif self._inside:
             self.over = self._ends_with(self._bound.end)
-            if self._count == self._bound.most:  # the end may have begun already
+            if self._count == self._bound.most:  # the model may have begun the end itself; force only the rest
                 forced = self._bound.forced
                 begun = (size for size in range(len(forced) - 1, 0, -1) if self._ends_with(forced[:size]))
                 self._at = next(begun, 0)
@@ -239,20 +239,20 @@ class ThoughtProgress:
 
 @dataclass
 class Constraint:
-    """The tokens that one answer may have.
+    """Constraint on the tokens of one answer.
 
     Attributes:
-        matcher: of its grammar, after the tokens so far; None: there is none.
-        ends: tokens that end it. They are allowed where the grammar is matched as a whole, and no sooner.
-        least: tokens before which none of `ends` is allowed, unless the grammar allows nothing else.
-        only: [ceil(V / 32)] u32, bits of the only tokens that it may have besides `ends`; None: any.
-        first: likewise, of its first token.
-        program_ends: tokens that llguidance allows at the end, which must also be in `ends`.
-        thought: the thought that it begins with, if that has a bound.
-        renew: gives a matcher at the beginning of an answer, in place of one whose lexer other answers have used up.
-        tokens: those so far, of an answer with a grammar.
-        made: how many there are.
-        failure: why the grammar allows no token any more; None: it does.
+        matcher: matcher of its grammar, after the tokens so far; None without a grammar.
+        ends: end tokens of the request. They are allowed only where the grammar is matched completely.
+        least: number of tokens before which none of `ends` is allowed, unless the grammar allows nothing else.
+        only: [ceil(V / 32)] u32, bits of the only tokens allowed besides `ends`; None for any.
+        first: the same for the first token.
+        program_ends: tokens that llguidance allows at the end of a match; those not in `ends` are masked out.
+        thought: progress of its thought, if the thought is bounded.
+        renew: returns a matcher at the beginning of an answer, to replace one whose lexer states are exhausted.
+        tokens: tokens so far, for an answer with a grammar.
+        made: number of tokens so far.
+        failure: reason why the grammar allows no further token; None if it does.
     """
 
     matcher: LLMatcher | None
@@ -269,22 +269,22 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """True where the grammar is matched as a whole, and nothing may follow."""
+        """True if the grammar is matched completely, and nothing may follow."""
         return self.matcher is not None and self.failure is None and self.matcher.is_stopped()
 
     @property
     def binds(self) -> bool:
-        """True where not every token may come next."""
+        """True if some tokens are not allowed next."""
         forced = self.thought is not None and self.thought.forced is not None
         return self.matcher is not None or self.only is not None or self.made < self.least or forced
 
     @property
     def follows(self) -> bool:
-        """True where tokens to come are of interest."""
+        """True if the constraint must see further tokens."""
         return self.binds or (self.thought is not None and not self.thought.over)
 
     def advance(self, token: int) -> None:
-        """Go on with a token that was picked."""
+        """Append a token that was picked."""
         self.made += 1
         if self.thought is not None:
             self.thought.advance(token)
@@ -295,7 +295,7 @@ class Constraint:
             self._recover()
 
     def _recover(self) -> None:
-        """Go on with a new matcher; where that fails too, the answer is at its end."""
+        """Continue with a new matcher. If that fails too, the answer ends here."""
         assert self.matcher is not None
         self.failure = self.matcher.get_error()
         if self.renew is not None:
@@ -307,10 +307,10 @@ class Constraint:
                 self.matcher, self.failure = matcher, None
 
     def restrict(self, row: Array) -> None:
-        """Write the tokens that may come next.
+        """Write the mask of the allowed next tokens.
 
         Args:
-            row: [ceil(V / 32)] u32; what the matcher allows, where there is one.
+            row: [ceil(V / 32)] u32; on entry the matcher's mask, if there is a matcher.
         """
         matcher = self.matcher
         whole = True
@@ -333,10 +333,10 @@ class Constraint:
             row[:] = 0
             _set(row, (self.thought.forced,), True)
         if not row.any() and not self.complete:
-            self.failure = "no token of the vocabulary goes on with it"
+            self.failure = "no token of the vocabulary can continue the text"
 
     def _refilled(self, row: Array) -> bool:
-        """Compute a row again with a new matcher. Return False where the answer is at its end."""
+        """Recompute a mask with a new matcher. Return False if the answer ends here."""
         self._recover()
         if self.matcher is not None and self.failure is None:
             _fill([(self.matcher, 0)], row[None])
@@ -346,14 +346,14 @@ class Constraint:
 
 
 _News = tuple[int, Constraint, int | None]
-"""A slot, its constraint, and the token that it got; None: nothing yet."""
+"""A slot, its constraint, and the token picked for it; None before the first token."""
 
 
 class ConstraintTable:
-    """The constraints of the slots of an engine.
+    """Constraints of the slots of an engine.
 
     Args:
-        slots, vocab_size: B and V.
+        slots, vocab_size: number of slots B, and vocabulary size V.
     """
 
     def __init__(self, slots: int, vocab_size: int) -> None:
@@ -363,41 +363,41 @@ class ConstraintTable:
         self._pending: Future[None] | None = None
 
     def start(self, slot: int, constraint: Constraint | None) -> None:
-        """Begin an answer in a slot, in place of the one there."""
+        """Begin an answer in a slot, in place of the previous one."""
         self._wait()
         self._constraints.pop(slot, None)
-        self._allowed.constrained[slot] = False  # what was computed after `stop` may have set it
+        self._allowed.constrained[slot] = False  # a computation that ended after `stop` may have set it
         if constraint is not None:
             self._constraints[slot] = constraint
             self._allowed.constrained[slot] = True
             self._begin([(slot, constraint, None)])
 
     def stop(self, slot: int) -> None:
-        """End the answer of a slot, if it has a constraint. What is being computed for it is not waited for."""
+        """End the answer of a slot, without waiting for the computation of its mask."""
         if self._constraints.pop(slot, None) is not None:
             self._allowed.constrained[slot] = False
 
     def advance(self, tokens: Array, picked: Array) -> None:
-        """Begin to compute what may come after some tokens.
+        """Begin to compute the masks after newly picked tokens.
 
         Args:
             tokens: [B] i64.
-            picked: [B] bool, the slots that got theirs.
+            picked: [B] bool, slots for which a token was picked.
         """
         if self._constraints:
             following = [(slot, each) for slot, each in self._constraints.items() if picked[slot] and each.follows]
             self._begin([(slot, each, int(tokens[slot])) for slot, each in following])
 
     def ready(self) -> Allowed | None:
-        """Return what slots may pick next, once it is computed; None where no slot is constrained."""
+        """Wait for the masks and return them; None if no slot is constrained."""
         if not self._constraints:
             return None
         self._wait()
         return self._allowed
 
     def over(self, active: Array) -> dict[int, str | None]:
-        """Return the active slots of which no token can be picked any more: why, or None where the answer is whole and
-        its request names no token that ends it."""
+        """Return the active slots for which no further token can be picked, each with the reason: a failure, or None if
+        the answer is complete and its request has no end tokens."""
         ended = {}
         for slot, constraint in self._constraints.items():
             if active[slot] and (constraint.failure is not None or (constraint.complete and not constraint.ends)):
@@ -416,7 +416,7 @@ class ConstraintTable:
             pending.result()
 
     def _compute(self, news: Sequence[_News]) -> None:
-        """Go on with tokens, and write the rows of their slots."""
+        """Advance constraints by their tokens, and write the masks of their slots."""
         bits, constrained = self._allowed.bits, self._allowed.constrained
         for _, constraint, token in news:
             if token is not None:
@@ -431,7 +431,7 @@ class ConstraintTable:
 
 
 def _fill(matchers: list[tuple[LLMatcher, int]], bits: Array) -> None:
-    """Write the bits of the tokens that matchers allow next into their rows."""
+    """Write the masks of the tokens that matchers allow next into the rows of their slots."""
     executor, row_bytes = _executor(), bits.shape[1] * bits.itemsize
     if executor is not None:
         executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, row_bytes, len(bits))
@@ -442,8 +442,8 @@ def _fill(matchers: list[tuple[LLMatcher, int]], bits: Array) -> None:
 
 @cache
 def _executor() -> LLExecutor | None:
-    """Return threads that share the masks of a step; None where the processors are too few for that: threads that wait
-    for work would take time from the step."""
+    """Return a thread pool for the masks of a step; None on machines with few processors, where its idle threads would
+    take time from the step."""
     import llguidance
 
     threads = min((os.cpu_count() or 1) // 4, _MOST_THREADS)

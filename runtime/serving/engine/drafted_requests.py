@@ -1,4 +1,4 @@
-"""Requests whose prompts a draft shortens, one after another, in pieces between decode steps."""
+"""Requests whose prompts a draft shortens, one at a time, in steps between decode steps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.shortening import ScoredPrompt, Shortener
 
 REMEMBERED = 16
-"""Prompts whose scores are kept, for the same prompt again: several answers to one, or another attempt."""
+"""Number of prompts whose scores are kept for later requests with the same prompt (several answers, or a retry)."""
 
 Left = Excerpt | Array
 
 
 class Drafts:
-    """Used by the engine's thread alone.
+    """Queue of requests for the draft. Used by the engine's thread only.
 
     Attributes:
-        waiting: requests whose prompts are not shortened yet, by their number; the first one is being worked on.
+        waiting: requests whose prompts have not been shortened yet, by their id; the draft is working on the first one.
     """
 
     def __init__(self, shortener: Shortener) -> None:
@@ -31,21 +31,21 @@ class Drafts:
         self._known: OrderedDict[tuple[bytes, str | None], ScoredPrompt] = OrderedDict()
 
     def add(self, job: Job) -> None:
-        """A request waits for its prompt to be shortened."""
+        """Add a request."""
         self.waiting[job.id] = job
 
     def drop(self, job: Job) -> None:
-        """A request has ended; nothing happens if its prompt is shortened, or was never to be."""
+        """Remove a request that has ended; does nothing if it is not in the queue."""
         if self.waiting and job is self.first and self._work is not None:
             self._work.close()
             self._work = None
         self.waiting.pop(job.id, None)
 
     def step(self) -> Left | None:
-        """Does as much for the first request as one chunk takes through the draft's layers. What is left of its prompt
-        once that is known: then it waits no longer; None where there is more to do.
+        """Do the work of one chunk in all layers of the draft for the first request. Return its shortened prompt when
+        that is complete, which removes the request from the queue; None if there is more to do.
 
-        Raises UsageError where the draft cannot read the prompt; the request is to be dropped then.
+        Raises UsageError if the draft cannot read the prompt; the caller must then drop the request.
         """
         job, request = self.first, self.first.request
         assert request.keep is not None

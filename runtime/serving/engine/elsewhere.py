@@ -1,7 +1,7 @@
-"""Prompts that other processes prefill: which are on their way, and who waits for each.
+"""Queued requests whose prompts are prefilled by other processes.
 
-Requests of one prompt wait for one and the same prefill. As many prompts as `ahead` are on their way or have come and
-wait for a free slot, so that what waits takes bounded memory; the others wait as requests, which is cheap.
+Requests with the same prompt share one prefill. At most `ahead` prompts are being prefilled, or prefilled and waiting
+for a free slot, so that their memory is bounded; further prompts wait as requests, which is cheap.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Protocol
 from sscc.ir.errors import SsccError
 from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.session.excerpt import Excerpt
-from sscc.runtime.session.session import Snapshot
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.slot_message import SlotMessage
 
 
 class PrefillError(SsccError):
-    """No other process could prefill a prompt."""
+    """No other process was able to prefill the prompt."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """What another process has prefilled.
+    """A slot that another process has prefilled.
 
     Attributes:
         message: the slot.
-        nbytes: that were moved.
-        cached: tokens of the prompt that it did not prefill again.
+        nbytes: bytes transferred.
+        cached: prompt tokens that the process reused from its cache.
     """
 
     message: SlotMessage
@@ -39,35 +39,37 @@ class Received:
 
 
 Outcome = Received | SsccError | None
-"""How a prefill elsewhere ends; None: it is to be done here."""
+"""Outcome of a remote prefill; None if the prompt must be prefilled here."""
 
 
 class Elsewhere(Protocol):
-    """Other processes that prefill."""
+    """Interface to other processes that prefill."""
 
     def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
-        """Begins to have a prompt prefilled, and returns at once, with what gives it up.
+        """Start a prefill, and return a function that gives it up. Does not block.
 
         Args:
-            deadline: of `perf_counter`, after which nobody waits any more.
-            done: called once by any thread, unless it was given up before; whether it was need not be looked at.
+            deadline: time of `perf_counter` after which nobody waits any more.
+            done: receives the outcome. It is called once, from any thread, unless the prefill was given up before; a
+                call after that is harmless.
         """
 
     def close(self) -> None:
-        """Gives up what is on its way."""
+        """Give up all prefills."""
 
 
 @dataclass(eq=False)
 class Fetch:
-    """A prompt that is prefilled elsewhere, or was.
+    """A remote prefill, in progress or done.
 
     Attributes:
-        key: of the prompt (`Excerpt.key`).
-        waiting: requests by their number.
-        outcome: set once `done` is, until it is a snapshot.
-        snapshot: of what came, once it is the session's.
-        cached: tokens of the prompt that were not prefilled for the first of the requests.
-        cancel: gives it up.
+        key: key of the prompt (`Excerpt.key`).
+        waiting: requests that wait for it, by their id.
+        done: True once there is an outcome.
+        outcome: the outcome, until it has been converted to `snapshot`.
+        snapshot: the prompt's slot in the session.
+        cached: prompt tokens that were not prefilled for the first of the requests.
+        cancel: gives up the prefill.
     """
 
     key: bytes
@@ -80,32 +82,33 @@ class Fetch:
 
 
 class Arrivals:
-    """The prompts of queued requests, which come from elsewhere. Used by the engine's thread alone.
+    """Remote prefills of queued requests. Used by the engine's thread only.
 
     Args:
-        elsewhere: prefills them.
-        ahead: prompts that may be on their way or wait for a slot.
-        tell: called by any thread with a fetch that is done, before its outcome counts.
+        elsewhere: processes that prefill.
+        ahead: maximum number of prompts being prefilled, or waiting for a slot.
+        tell: called from any thread with the outcome of a prefill, which takes effect when the engine's thread handles
+            it.
     """
 
     def __init__(self, elsewhere: Elsewhere, ahead: int, tell: Callable[[Fetch, Outcome], None]) -> None:
         self._elsewhere, self._ahead, self._tell = elsewhere, ahead, tell
         self._fetches: OrderedDict[bytes, Fetch] = OrderedDict()
         self._of_job: dict[int, Fetch] = {}
-        self._asked: OrderedDict[int, Job] = OrderedDict()  # whose prompts are not on their way yet
+        self._asked: OrderedDict[int, Job] = OrderedDict()  # requests whose prefill has not been started
 
     def add(self, job: Job) -> None:
-        """A request waits for its prompt."""
+        """Add a request that waits for its prompt."""
         self._asked[job.id] = job
 
     def begin(
         self, find: Callable[[Excerpt], Snapshot | None], failed: Callable[[Job, Exception], None]
     ) -> None:
-        """Have prompts prefilled while there is room, those of the first requests first.
+        """Start prefills while there is room, in the order of the requests.
 
         Args:
-            find: returns what is kept of a prompt here, which need not come.
-            failed: is told of a request whose prompt cannot be asked for.
+            find: returns the cached slot of a prompt, which then needs no prefill.
+            failed: called with a request whose prefill cannot be started.
         """
         for job in list(self._asked.values()):
             fetch = self._fetches.get(job.prompt.key)
@@ -129,14 +132,14 @@ class Arrivals:
         return fetch
 
     def ready(self) -> tuple[Job, Fetch] | None:
-        """The first request whose prompt is there, or will never be, and what came."""
+        """Return the first request whose remote prefill is done, and the prefill; None if there is none."""
         for fetch in self._fetches.values():
             if fetch.done:
                 return next(iter(fetch.waiting.values())), fetch
         return None
 
     def drop(self, job: Job) -> None:
-        """A request has its slot, or has ended. What nobody waits for any more is given up."""
+        """Remove a request that has its slot or has ended. Prefills for which no request waits are given up."""
         self._asked.pop(job.id, None)
         fetch = self._of_job.pop(job.id, None)
         if fetch is None:

@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
 
 class SubmissionErrors(ErrorKind):
-    NO_DRAFT = UsageError, "keep is {keep:g}, and the engine has no draft to shorten prompts"
-    SCORES_ELSEWHERE = UsageError, "logprobs of a prompt are made where it is prefilled, which is another process"
-    SCORES_OF_A_PART = UsageError, "logprobs of a prompt need all of it, and keep is {keep:g}: ask without a draft"
-    NO_TOKENIZER = UsageError, "stop strings need a tokenizer, and the engine has none"
-    NO_SUCH_TOKEN = UsageError, "logit bias of token {token}, which is out of range 0 .. {last}"
+    NO_DRAFT = UsageError, "keep is {keep:g}, but the engine has no draft to shorten prompts"
+    SCORES_ELSEWHERE = UsageError, "logprobs of a prompt are not available when another process prefills it"
+    SCORES_OF_A_PART = UsageError, "logprobs of a prompt need the whole prompt, but keep is {keep:g}: leave keep out"
+    NO_TOKENIZER = UsageError, "stop strings need a tokenizer, but the engine has none"
+    NO_SUCH_TOKEN = UsageError, "token {token} of logit_bias is out of range 0 .. {last}"
     NO_SUCH_ALLOWED_TOKEN = UsageError, "allowed token {token} is out of range 0 .. {last}"
-    TOO_MANY_LOGPROBS = UsageError, "logprobs is {logprobs}, and the vocabulary has {vocabulary} tokens"
+    TOO_MANY_LOGPROBS = UsageError, "logprobs is {logprobs}, but the vocabulary has only {vocabulary} tokens"
 
 
 class Engine:
-    """Serves requests, as many at a time as the program has slots, in a thread of its own.
+    """Serves requests in a thread of its own, with one request in each slot of the program.
 
-    A request's tokens depend on its prompt and its sampling alone, and not on what is served beside it. Use it as a
-    context manager: leaving it finishes what was submitted, or cancels it where an exception leaves.
+    A request's tokens depend only on its prompt and sampling parameters, not on concurrent requests. Use the engine as
+    a context manager: leaving it finishes the submitted requests, or cancels them if an exception is raised.
 
     Args:
-        session: the engine's alone from now on; what its slots hold is given up.
-        tokenizer: makes text; None: tokens only.
-        options: how the session is shared.
-        elsewhere: other processes, in which prompts are prefilled; None: here. It ends with the engine.
-        shortener: leaves out what requests need not read (`Request.keep`); its draft is the engine's alone.
+        session: session to decode with; the engine takes it over and discards the contents of its slots.
+        tokenizer: tokenizer of the generated text; None for tokens only.
+        options: options of the engine; None for the defaults.
+        elsewhere: other processes that prefill prompts; None to prefill here. It is closed with the engine.
+        shortener: shortens the prompts of requests with `Request.keep`; the engine takes over its draft.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Engine:
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, vocabulary, ends)
         self._executor = Executor(session, options or EngineOptions(), elsewhere, shortener)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
-        # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
-        # the end of the process no daemon thread may be in native code.
+        # The thread refers to the executor and not to this object, so that dropping the engine ends the thread. The
+        # finalizer also runs when the process exits, because no daemon thread may be in native code by then.
         weakref.finalize(self, _abort, self._executor, thread)
         self._thread = thread
         thread.start()
@@ -89,31 +89,32 @@ class Engine:
 
     @property
     def grammars(self) -> GrammarCompiler | None:
-        """Compiles the grammars of requests; None without a tokenizer."""
+        """Compiler of the requests' grammars; None without a tokenizer."""
         return self._grammars
 
     @property
     def slot_format(self) -> SlotFormat:
-        """The messages in which slots go to other processes. Raises UsageError as `Session.slot_format` does."""
+        """Format of the messages that carry slots between processes. Raises UsageError as `Session.slot_format`
+        does."""
         return self._session.slot_format
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that ended the engine, if one did: it takes no requests any more."""
+        """The exception that ended the engine, which then accepts no more requests; None if none did."""
         return self._executor.failure
 
     def submit(self, request: Request) -> Ticket:
-        """Queues a request.
+        """Queue a request.
 
         Raises:
-            QueueFull: too many wait already.
+            QueueFull: too many requests wait already.
             EngineClosed: the engine was closed, or has failed.
-            UsageError: a request that can never be served: too long, a token out of range, stop strings or a grammar
-                without a tokenizer, a grammar that is wrong or too complex.
+            UsageError: the request can never be served: it is too long, a token is out of range, it has stop strings or
+                a grammar but the engine has no tokenizer, or its grammar is wrong or too complex.
         """
         prompt = self._session.check_request(request.prompt, request.max_new_tokens)
         if request.keep_slot:
-            _ = self._session.slot_format  # which says why there is none
+            _ = self._session.slot_format  # raises UsageError if the session cannot export slots
         vocabulary = self.signature.vocab_size
         if request.keep is not None and self._shortener is None:
             raise SubmissionErrors.NO_DRAFT(keep=request.keep)
@@ -133,7 +134,7 @@ class Engine:
         return Ticket(self, self._executor, job)
 
     def _check_scores(self, request: Request) -> None:
-        """Check that the tokens of a prompt can be scored. Raises UsageError."""
+        """Check that the tokens of a prompt can be scored. Raises UsageError if not."""
         check_scores(self._session)
         if self._elsewhere is not None:
             raise SubmissionErrors.SCORES_ELSEWHERE()
@@ -141,7 +142,7 @@ class Engine:
             raise SubmissionErrors.SCORES_OF_A_PART(keep=request.keep)
 
     def _constraint(self, request: Request, ends: Sequence[int]) -> Constraint | None:
-        """Return what the tokens of a request may be; None: any. Raises UsageError."""
+        """Return the constraint on a request's tokens; None for any tokens. Raises UsageError."""
         vocabulary, only = self.signature.vocab_size, request.allowed_tokens
         for token in only or ():
             if not 0 <= token < vocabulary:
@@ -159,7 +160,7 @@ class Engine:
         return constraint
 
     def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
-        """Submits all of them or none. Raises as `submit` does."""
+        """Submit all requests or none of them. Raises as `submit` does."""
         tickets: list[Ticket] = []
         try:
             for request in requests:
@@ -170,7 +171,7 @@ class Engine:
         return tickets
 
     def generate(self, request: Request) -> Completion:
-        """Submits a request and waits for its end; an exception meanwhile (Ctrl-C) cancels it."""
+        """Submit a request and wait for its end. An exception while waiting (Ctrl-C) cancels the request."""
         ticket = self.submit(request)
         try:
             return ticket.result()
@@ -179,11 +180,11 @@ class Engine:
             raise
 
     def stream(self, request: Request) -> Iterator[Piece]:
-        """Submits a request and gives its pieces as they are made (`Ticket.pieces`)."""
+        """Submit a request and return an iterator over its pieces (`Ticket.pieces`)."""
         return self.submit(request).pieces()
 
     async def agenerate(self, request: Request) -> Completion:
-        """`generate` for asyncio; cancelling the task cancels the request."""
+        """`generate` for asyncio. Cancelling the task cancels the request."""
         ticket = self.submit(request)
         try:
             return await ticket.aresult()
@@ -192,27 +193,27 @@ class Engine:
             raise
 
     def astream(self, request: Request) -> AsyncIterator[Piece]:
-        """`stream` for asyncio. The request is submitted at the call."""
+        """`stream` for asyncio. The request is submitted immediately, not at the first iteration."""
         return self.submit(request).apieces()
 
     def metrics(self) -> Metrics:
-        """A consistent snapshot."""
+        """Return a consistent snapshot of the metrics."""
         return self._executor.metrics()
 
     def slots(self) -> list[SlotState]:
-        """What every slot does now, in order."""
+        """Return the state of every slot, in order."""
         return self._executor.slots()
 
     def save_prompts(self, folder: str | PathLike[str]) -> FileCount:
-        """Write the prompts that the engine keeps into a folder, for `load_prompts` of any process with this program.
-        Nothing else is done meanwhile.
+        """Write the engine's cached prompts to a folder, for `load_prompts` of any process with this program. No other
+        work is done at the same time.
 
         Returns:
-            The files that were written. What the folder has already is not written again; of all its files those that
-            were used longest ago go, beyond `EngineOptions.prompt_cache_bytes`.
+            The files that were written. Files that the folder already has are not written again; the least recently
+            used files in excess of `EngineOptions.prompt_cache_bytes` are removed.
 
         Raises:
-            UsageError: the session is not of an artifact with its own weights.
+            UsageError: the session does not belong to an artifact with its own weights.
             OutputError: the folder or a file cannot be written.
             EngineClosed: the engine was closed, or has failed.
         """
@@ -220,9 +221,9 @@ class Engine:
         return count
 
     def load_prompts(self, folder: str | PathLike[str]) -> FileCount:
-        """Read the prompts that `save_prompts` has written for this program and these weights, as far as
-        `EngineOptions.prompt_cache_bytes` allows: what was used last first. A folder that does not exist has none; a
-        file that is damaged is named in the log and not used.
+        """Read the prompts that `save_prompts` wrote for this program and these weights, most recently used first, up
+        to `EngineOptions.prompt_cache_bytes`. A folder that does not exist counts as empty; a damaged file is skipped
+        and named in the log.
 
         Returns:
             The files that were read.
@@ -234,11 +235,12 @@ class Engine:
         return count
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
-        """Takes no more requests, ends the others and then the thread; nothing happens if it is closed.
+        """Accept no more requests, end the submitted ones, and end the thread. Does nothing if the engine is closed
+        already.
 
         Args:
-            drain: finish the requests; otherwise they are cancelled.
-            timeout: seconds after which what is not finished is cancelled; None: no limit.
+            drain: True to finish the requests, False to cancel them.
+            timeout: seconds after which unfinished requests are cancelled; None for no limit.
         """
         try:
             self._executor.close(Close.DRAIN if drain else Close.CANCEL)

@@ -1,12 +1,13 @@
-"""The thread of an engine: it gives slots to requests, prefills, decodes, and ends requests.
+"""The thread of an engine: it assigns slots to requests, prefills, decodes, and ends requests.
 
-A round is: what was asked since the last one (new requests, cancellations), timeouts, some chunk steps of prefill, one
-decode step of all active slots. All that other threads read is changed under one lock, held for microseconds; calls of
-the interpreter and of the sampler run without it.
+A round consists of: messages since the last round (new requests, cancellations), timeouts, some chunk steps of prefill,
+and one decode step of all active slots. Data that other threads read is changed under one lock, which is held for
+microseconds; calls of the interpreter and of the sampler run without it.
 
-The thread outlives exceptions. One that is raised on behalf of a request ends this request; one of a decode step ends
-the requests that decode. Their slots are free for others, whose prompts replace all that a slot holds. The thread ends
-where the session can compute no more: a rank is gone, or a step without any active slot fails too.
+The thread survives exceptions. An exception raised on behalf of a request ends this request; an exception of a decode
+step ends the requests that decode. Their slots become free for others, because the next prompt replaces all of a slot's
+contents. The thread ends if the session cannot compute any more: a rank is gone, or a step without active slots fails
+too.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ from sscc.runtime.serving.engine.request import EngineClosed, Finish, QueueFull,
 from sscc.runtime.serving.engine.slot_table import SlotTable
 from sscc.runtime.serving.engine.wakeups import Wakeups
 from sscc.runtime.session.excerpt import Excerpt
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.prompt_scores import PromptScorer
 from sscc.runtime.session.samplers import BatchSampler, TokenLogprobs
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotMessage
 from sscc.runtime.session.tracing import RequestSpan
@@ -50,22 +52,23 @@ from sscc.runtime.support.serving_options import EngineOptions
 _log = logging.getLogger("sscc.engine")
 
 LONGEST_WAIT = 3600.0
-"""Seconds after which a thread without work looks at its deadlines again. A wait of 292 years would overflow."""
+"""Maximum time in seconds that an idle thread sleeps before it checks its deadlines again. An unbounded wait would
+overflow the timeout of `SimpleQueue.get` at 292 years."""
 
 
 class EngineErrors(ErrorKind):
     QUEUE_FULL = (
         QueueFull,
-        "{queue} requests wait for {slots} slots already: try again later, or allow a longer queue",
+        "{queue} requests are waiting for {slots} slots already: try again later, or allow a longer queue",
     )
-    CLOSED = EngineClosed, "the engine is closed and takes no requests"
-    FAILED = EngineClosed, "the engine has failed and takes no requests: {cause}"
-    REQUEST_FAILED = InternalError, "the engine failed while it worked on this request: {cause}"
+    CLOSED = EngineClosed, "the engine is closed and accepts no requests"
+    FAILED = EngineClosed, "the engine has failed and accepts no requests: {cause}"
+    REQUEST_FAILED = InternalError, "the engine failed while processing this request: {cause}"
 
 
 @dataclass(frozen=True)
 class News:
-    """What a request has made since its first `start` tokens. `error` says why where `finish` is "error"."""
+    """Output of a request since its first `start` tokens. `error` is set if `finish` is "error"."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs]
@@ -74,7 +77,7 @@ class News:
 
 
 class Close(Enum):
-    """How the thread ends."""
+    """Ways to end the thread."""
 
     DRAIN = "every request is finished first"
     CANCEL = "every request is cancelled"
@@ -85,8 +88,8 @@ class Task:
     """Work that needs the session, done between two rounds.
 
     Attributes:
-        work: is given the session and the store of prompts.
-        outcome: of the work.
+        work: function of the session and the prompt store.
+        outcome: result or exception of the work.
     """
 
     work: Callable[[Session, PromptStore], Any]
@@ -100,7 +103,7 @@ class Task:
 
 
 Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Task | Close
-"""What other threads ask of the engine's, or tell it."""
+"""Messages from other threads to the engine's thread."""
 
 
 @dataclass
@@ -108,8 +111,8 @@ class _PrefillJob:
     """A prefill in progress.
 
     Attributes:
-        left: chunk steps, or steps of the scorer.
-        scorer: scores the tokens of the prompt, once they are prefilled.
+        left: remaining chunk steps, or steps of the scorer.
+        scorer: scores the tokens of the prompt after their prefill, if requested.
     """
 
     job: Job
@@ -119,12 +122,12 @@ class _PrefillJob:
 
 
 class Executor:
-    """What the thread runs, and what other threads ask of it.
+    """The engine's thread, and the methods with which other threads reach it.
 
     Args:
-        session: nobody else may use it from now on; what its slots hold is given up.
-        elsewhere: prefills prompts; None: they are prefilled here.
-        shortener: shortens the prompts of requests that ask for it.
+        session: session to decode with; the executor takes it over and discards the contents of its slots.
+        elsewhere: other processes that prefill prompts; None to prefill here.
+        shortener: shortens the prompts of requests with `Request.keep`.
 
     Attributes:
         done: set when the thread has ended.
@@ -161,27 +164,27 @@ class Executor:
         self._arrivals = None if elsewhere is None else self._expecting(elsewhere)
         self._counters = Counters()
         self._ids = 0
-        self._open = 0  # requests that have not ended
+        self._open = 0  # number of requests that have not ended
         self._closing = False
-        self._earliest = float("inf")  # no open request has an earlier deadline, so until then none is looked at
+        self._earliest = float("inf")  # lower bound of all deadlines, so that they need not be checked before this time
         session.abandon_prefill()
         for slot in range(signature.batch):
             session.release(slot)
 
     def _expecting(self, elsewhere: Elsewhere) -> Arrivals:
         ahead = self._options.prefill_ahead or self.session.signature.batch
-        inbox = self._inbox  # and not the executor, which a prefill that hangs would keep alive
+        inbox = self._inbox  # not self: a remote prefill that hangs would keep the executor alive
         return Arrivals(elsewhere, ahead, lambda fetch, outcome: inbox.put((fetch, outcome)))
 
-    # ------------------------------------------------------------------------------------- asked by other threads
+    # -------------------------------------------------------------------------------------- called by other threads
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that ended it, if one did, or that the next call of the session will end with."""
+        """The exception that ended the thread, or that the session's next call will raise; None if there is none."""
         return self._failure or self.session.failure
 
     def submit(self, request: Request, prompt: Excerpt, ends: Array, constraint: Constraint | None = None) -> Job:
-        """Take a request that was checked. Raises QueueFull, EngineClosed."""
+        """Queue a request that has been checked. Raises QueueFull, EngineClosed."""
         with self._lock:
             if self.failure is not None:
                 raise EngineErrors.FAILED(cause=_cause(self.failure)) from self.failure
@@ -199,13 +202,13 @@ class Executor:
             return job
 
     def end(self, job: Job, finish: Finish) -> None:
-        """Asks that a request ends; nothing happens if it has. Takes no lock, because finalizers call it."""
+        """Ask the thread to end a request; does nothing if it has ended. Takes no lock, because finalizers call it."""
         if job.finish is None:
             self._inbox.put((job, finish))
 
     def do(self, work: Callable[[Session, PromptStore], Any]) -> Any:
-        """Have work done that needs the session, between two rounds, and return what it returns. Raises what it raises,
-        and EngineClosed."""
+        """Run work that needs the session between two rounds, and return its result. Raises its exceptions, and
+        EngineClosed."""
         task = Task(work)
         with self._lock:
             if self.failure is not None:
@@ -216,19 +219,19 @@ class Executor:
         return task.outcome.result()
 
     def close(self, how: Close) -> None:
-        """Refuses new requests, and asks the thread to end."""
+        """Refuse new requests, and ask the thread to end."""
         with self._lock:
             self._closing = True
         self.abort(how)
 
     def abort(self, how: Close = Close.CANCEL) -> None:
-        """Asks the thread to end. Takes no lock, because finalizers call it."""
+        """Ask the thread to end. Takes no lock, because finalizers call it."""
         self._inbox.put(how)
 
     def wait(self, job: Job, start: int, *, whole: bool, timeout: float | None = None) -> News | None:
-        """Waits for tokens from number `start` on, or for the end, with `whole` for the end only.
+        """Wait for tokens from index `start` on, or for the end of the request; with `whole` only for the end.
 
-        None where there is no such news after `timeout` seconds.
+        Returns None if `timeout` seconds pass without either.
         """
         until = None if timeout is None else perf_counter() + timeout
         with self._lock:
@@ -240,7 +243,7 @@ class Executor:
                 self._wakeups.wait(change=whole or not job.prefilled, timeout=left)
 
     async def wait_async(self, job: Job, start: int, *, whole: bool) -> News:
-        """The same for a task of an event loop."""
+        """`wait` for asyncio, without a timeout."""
         while True:
             with self._lock:
                 news = self._news(job, start, whole)
@@ -250,8 +253,8 @@ class Executor:
             await future
 
     async def wait_prefilled(self, job: Job) -> SlotMessage | None:
-        """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request has
-        ended before. Raises what the request ended with."""
+        """Return the result of the prefill of a request with `Request.keep_slot`, or None if the request ended before.
+        Raises the exception that ended the request."""
         while True:
             with self._lock:
                 if job.error is not None:
@@ -294,7 +297,7 @@ class Executor:
             )
 
     def slots(self) -> list[SlotState]:
-        """What every slot does now."""
+        """Return the state of every slot."""
         with self._lock:
             return [self._slot_state(slot, job) for slot, job in enumerate(self._table.jobs)]
 
@@ -309,7 +312,8 @@ class Executor:
         return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, prompt, seconds)
 
     def _read_tokens(self, job: Job) -> int:
-        """Return how many tokens of a prompt are as good as prefilled: layers are done one after another."""
+        """Return the progress of a prefill in tokens of the prompt. All tokens advance together, layer by layer, so it
+        is the share of the chunk steps that are done, counted in tokens."""
         prefill, prompt = self._prefilling, len(job.prompt)
         if prefill is None or prefill.job is not job or prefill.scorer is not None:
             return prompt
@@ -320,7 +324,8 @@ class Executor:
     # ---------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
-        """Serve until it is closed, or the session can compute no more, which ends every request."""
+        """Serve requests until the engine is closed. An exception that leaves the session unusable ends every
+        request."""
         try:
             self._with_folder(load_prompts, "read from")
             while self._round():
@@ -332,7 +337,7 @@ class Executor:
             self.done.set()
 
     def _with_folder(self, action: Callable[[PromptStore, Session, Path], FileCount], done: str) -> None:
-        """Read or write the prompts of the options' folder, where there is one."""
+        """Read or write the cached prompts of the folder in the options, if there is one."""
         folder = self._options.prompt_folder
         if folder is None:
             return
@@ -340,13 +345,13 @@ class Executor:
         try:
             count = action(self._prompts, self.session, folder)
         except SsccError as error:
-            _log.error("prompts are not %s %s: %s", done, folder, logged(error))
+            _log.error("the prompt cache cannot be %s %s: %s", done, folder, logged(error))
             return
-        _log.info("prompts %s %s: %s in %.1f s", done, folder, count, perf_counter() - start)
+        _log.info("prompt cache %s %s: %s in %.1f s", done, folder, count, perf_counter() - start)
 
     def _round(self) -> bool:
-        """`_serve`; an exception that no part of it has dealt with ends the requests that have slots, or all others
-        where none has one. One that no request can be blamed for ends the thread."""
+        """Run `_serve`. An exception that it does not handle itself ends the requests that have slots or, if there are
+        none, all other requests. If there are no requests at all, it ends the thread."""
         try:
             return self._serve()
         except Exception as error:
@@ -357,7 +362,7 @@ class Executor:
             return True
 
     def _serve(self) -> bool:
-        """A round; False when it is closed and nothing is left to do."""
+        """Run a round. Return False when the engine is closed and no work is left."""
         drafting = self._drafts is not None and self._drafts.waiting
         idle = not (self._admissible() or self._prefilling or drafting or self._table.active.any())
         if idle and self._closing and self._inbox.empty() and not self._jobs():
@@ -380,12 +385,12 @@ class Executor:
         return True
 
     def _admissible(self) -> bool:
-        """Whether a request could be given a slot now."""
+        """Return True if a request could get a slot now."""
         ready = self._queue if self._arrivals is None else self._arrivals.ready()
         return bool(ready and self._table.free)
 
     def _await_message(self) -> Message | None:
-        """Wait for the next message; None where a request's time is over before it comes."""
+        """Return the next message; None if the earliest deadline passes before one comes."""
         wait = self._earliest - perf_counter()
         try:
             return self._inbox.get(timeout=None if wait == float("inf") else min(max(wait, 0.0), LONGEST_WAIT))
@@ -393,7 +398,7 @@ class Executor:
             return None
 
     def _listen(self) -> None:
-        """Does what was asked, and ends requests whose time is over."""
+        """Handle all messages, and end requests whose timeout has passed."""
         while not self._inbox.empty():
             self._hear(self._inbox.get())
         self._expire()
@@ -401,7 +406,7 @@ class Executor:
             self._arrivals.begin(self._prompts.find, lambda job, error: self._survive(error, [job]))
 
     def _hear(self, message: Message) -> None:
-        """`_handle`; an exception ends the requests that the message is about."""
+        """Call `_handle`; an exception ends the requests that the message concerns."""
         try:
             self._handle(message)
         except Exception as error:
@@ -432,13 +437,14 @@ class Executor:
             self._wakeups.wake(change=True)
 
     def _enqueue(self, job: Job) -> None:
-        """A request waits for a slot."""
+        """Add a request to those that wait for a slot."""
         self._queue[job.id] = job
         if self._arrivals is not None:
             self._arrivals.add(job)
 
     def _settle(self, fetch: Fetch, outcome: Outcome) -> None:
-        """A prefill elsewhere has ended; one that nobody waits for any more says nothing to anybody."""
+        """Record the outcome of a remote prefill. A failure ends the requests that wait for it, if there still are
+        any."""
         fetch.done, fetch.outcome = True, outcome
         if isinstance(outcome, SsccError):
             now = perf_counter()
@@ -462,17 +468,17 @@ class Executor:
             self._wakeups.wake(change=True)
 
     def _jobs(self) -> list[Job]:
-        """Every request that has not ended and that the thread knows of."""
+        """Return every request that the thread has received and that has not ended."""
         drafting = () if self._drafts is None else self._drafts.waiting.values()
         return [*drafting, *self._queue.values(), *(job for job in self._table.jobs if job is not None)]
 
     def _fail(self, error: BaseException) -> None:
-        """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
-        waits for it."""
+        """End every request. The session may be in any state and is not used, so that nothing can keep the waiters from
+        being notified."""
         if not isinstance(error, SsccError):
-            log_exception(_log, "the engine has failed and takes no more requests", error)
+            log_exception(_log, "the engine has failed and accepts no more requests", error)
         else:
-            _log.error("the engine has failed and takes no more requests: %s", error)
+            _log.error("the engine has failed and accepts no more requests: %s", error)
         with self._lock:
             self._failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
@@ -485,8 +491,8 @@ class Executor:
     # ------------------------------------------------------------------------------------------------------- prefill
 
     def _read_some(self) -> bool:
-        """Reads prompts between two decode steps: prefills, or does a piece of the draft's work, in turn where both
-        wait and there is something to decode. Returns whether anything was done."""
+        """Process prompts between two decode steps: prefill, or do a piece of the draft's work. If both have work and
+        requests are decoding, they take turns. Return True if there was work."""
         drafts = self._drafts
         if drafts is None or not drafts.waiting:
             return self._prefill_some()
@@ -499,7 +505,7 @@ class Executor:
         return True
 
     def _draft(self, drafts: Drafts) -> None:
-        """Does a piece of shortening a prompt."""
+        """Do a piece of the draft's work on the first prompt."""
         start, job = perf_counter_ns(), drafts.first
         left = None
         try:
@@ -517,9 +523,9 @@ class Executor:
                 self._counters.left_out_prompt_tokens += job.prompt_tokens - len(job.prompt)
 
     def _prefill_some(self) -> bool:
-        """At most the chunk steps that may run between two decode steps, of as many prompts as they suffice for.
+        """Run at most the chunk steps allowed between two decode steps, for as many prompts as they suffice for.
 
-        Where nothing decodes it is at least one chunk through all layers. Returns whether anything was done.
+        While nothing decodes, the budget is at least one chunk through all layers. Returns True if there was work.
         """
         budget = self._prefill_budget
         if not self._table.active.any():
@@ -536,14 +542,14 @@ class Executor:
                 budget -= steps
             else:
                 budget -= self._one_chunk  # copying a cache may take as long
-            if self._table.active.any():  # perhaps only now, and its second token is not to wait for other prompts
+            if self._table.active.any():  # perhaps since just now; its second token must not wait for other prompts
                 budget = min(budget, self._prefill_budget)
         return worked
 
     def _admit(self) -> _PrefillJob | None:
-        """Gives a free slot to the request that has waited longest, and begins its prefill; None where either lacks.
+        """Assign a free slot to the request that has waited longest, and begin its prefill. Return None without either.
 
-        Where its prompt is kept, it is copied into the slot, and no step is left.
+        If the prompt is cached, it is copied into the slot, and no steps are left.
         """
         while self._admissible():
             job, fetch = self._next()
@@ -559,15 +565,15 @@ class Executor:
         return None
 
     def _begin(self, job: Job, slot: int, fetch: Fetch | None) -> _PrefillJob:
-        """Begin the prefill of a request that has its slot, or finish it where its prompt is there."""
+        """Begin the prefill of a request that has its slot, or finish it if the prompt is cached."""
         self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
         self._constraints.start(slot, job.constraint)
         if self._start_with_kept(job, slot, fetch):
             return _PrefillJob(job, slot, 0)
-        self._tidy(self.session.abandon_prefill)  # nothing else prefills now, whatever was left behind
+        self._tidy(self.session.abandon_prefill)  # there is one prefill at a time; drop any rest of an earlier one
         prefix, fill = self._prompts.begin(job.prompt)
         if job.request.prompt_logprobs is not None:
-            prefix = []  # of chunks that are not prefilled there are no logits
+            prefix = []  # the chunks of a cached prefix are not prefilled and would have no logits
         job.cached = len(prefix) * self.session.signature.prefill_chunk
         self.session.start_prefill(slot, job.prompt, prefix, fill)
         prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
@@ -576,7 +582,7 @@ class Executor:
         return prefill
 
     def _next(self) -> tuple[Job, Fetch | None]:
-        """The request that is to have a slot, and what came of its prompt where that was prefilled elsewhere."""
+        """Return the request that gets the next slot, and its remote prefill if there is one."""
         if self._arrivals is None:
             return next(iter(self._queue.values())), None
         ready = self._arrivals.ready()
@@ -585,7 +591,7 @@ class Executor:
         return ready
 
     def _start_with_kept(self, job: Job, slot: int, fetch: Fetch | None) -> bool:
-        """Gives a slot the prompt that came from elsewhere, or is kept here; False where it is to be prefilled."""
+        """Fill a slot from a remote prefill or from the cache. Return False if the prompt must be prefilled."""
         if job.request.prompt_logprobs is not None:
             return False
         first = fetch is not None and fetch.snapshot is None
@@ -599,9 +605,9 @@ class Executor:
         return True
 
     def _received(self, fetch: Fetch) -> Snapshot | None:
-        """What came of a prompt from elsewhere; None where it is to be prefilled here."""
+        """Return the snapshot of a remote prefill; None if the prompt must be prefilled here."""
         if fetch.snapshot is None and isinstance(fetch.outcome, Received):
-            received = fetch.outcome  # which stays where it cannot be adopted, so that nobody else prefills it here
+            received = fetch.outcome  # kept if `adopt` fails, so that the other requests do not prefill here instead
             fetch.snapshot, fetch.cached = self.session.adopt(received.message), received.cached
             fetch.outcome = None
             self._prompts.add(fetch.snapshot)
@@ -636,7 +642,7 @@ class Executor:
             self._survive(error, [prefill.job])
 
     def _advance(self, prefill: _PrefillJob, steps: int) -> bool:
-        """Do steps of a prefill, then of scoring the prompt where that was asked for. Return True when all is done."""
+        """Do steps of a prefill, then of scoring the prompt if requested. Return True when all are done."""
         job, top = prefill.job, prefill.job.request.prompt_logprobs
         if prefill.scorer is None:
             finished = self.session.step_prefill(steps)
@@ -655,7 +661,7 @@ class Executor:
         return not prefill.left
 
     def _prefilled(self, job: Job, slot: int, kept: Snapshot | None) -> None:
-        """A prompt is in its slot; `kept` is a copy of it, if there is one."""
+        """Continue with a request whose prompt is in its slot. `kept` is a copy of the slot, if there is one."""
         if not job.request.keep_slot:
             self._first_token(job, slot, self.session.prompt(slot).logits)
             return
@@ -667,7 +673,7 @@ class Executor:
             self._wakeups.wake(change=True)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:
-        """Activates a slot whose prompt is there, and picks its first token from the prompt's own logits [V] f32."""
+        """Activate a slot after prefill, and pick its first token from the prompt's logits [V] f32."""
         self._first_logits[slot] = logits
         only = np.zeros(len(self._table.active), np.bool_)
         only[slot] = True
@@ -677,7 +683,7 @@ class Executor:
         self._pick(self._first_logits, only, first=True)
 
     def _count_prompt(self, job: Job) -> None:
-        """Called with the lock."""
+        """Count a prefilled prompt. Called with the lock held."""
         job.prefilled = True
         self._counters.prompt_tokens += len(job.prompt)
         self._counters.cached_prompt_tokens += job.cached
@@ -686,7 +692,7 @@ class Executor:
     # -------------------------------------------------------------------------------------------------------- decode
 
     def _decode_step(self) -> bool:
-        """One token for every active slot; False where there is none."""
+        """Decode one token in every active slot. Return False if there is none."""
         table = self._table
         if not table.active.any():
             return False
@@ -710,7 +716,7 @@ class Executor:
         return [self._table.job(slot) for slot in np.flatnonzero(self._table.active).tolist()]
 
     def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
-        """Picks a token for each of these slots and publishes it; requests that have all of theirs end."""
+        """Pick a token for each active slot and publish it, and end the requests that are complete."""
         start = perf_counter_ns()
         allowed = self._constraints.ready()
         if allowed is not None:
@@ -749,7 +755,7 @@ class Executor:
             tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
 
     def _end_constrained(self, active: Array) -> Array:
-        """End the requests whose grammars allow no further token, and return their slots [B] bool."""
+        """End the requests whose grammars allow no further token. Return their slots [B] bool."""
         over = self._constraints.over(active)
         ended = np.zeros(len(active), np.bool_)
         if over:
@@ -758,7 +764,7 @@ class Executor:
                 for slot, failure in over.items():
                     job = self._table.job(slot)
                     if failure is not None:
-                        _log.warning("request %s ends early, because of its grammar: %s", job.id, logged(failure))
+                        _log.warning("request %s ends early because its grammar failed: %s", job.id, logged(failure))
                     self._end(job, "stop" if failure is None else "grammar")
                 self._wakeups.wake(change=True)
         return ended
@@ -770,7 +776,7 @@ class Executor:
         self._tell(slot)
 
     def _tell(self, slot: int) -> None:
-        """Keeps the logprobs of a slot's newest token, where they were asked for."""
+        """Record the logprobs of a slot's newest token, if requested."""
         told = self._sampler.logprobs(slot)
         if told is not None:
             self._table.job(slot).logprobs.append(told)
@@ -784,10 +790,11 @@ class Executor:
             self._wakeups.wake(change=True)
 
     def _survive(self, error: Exception, jobs: Sequence[Job], *, ran: bool = False) -> None:
-        """End the requests that an exception concerns, and log it. Raises it where the session can compute no more.
+        """End the requests that an exception concerns, and log it. Re-raises it if the session cannot compute any more.
 
         Args:
-            ran: whether the interpreter may have raised it, which is then asked whether it still computes.
+            ran: True if the interpreter may have raised it; a step without active slots then tests if it still
+                computes.
         """
         if not self._computes(error, ask=ran):
             raise error
@@ -800,8 +807,8 @@ class Executor:
             self._wakeups.wake(change=True)
 
     def _computes(self, error: Exception, *, ask: bool) -> bool:
-        """Return True if the session can still compute after an exception: no rank is gone, and a step of which no
-        slot takes part runs."""
+        """Return True if the session can still compute after an exception: no rank is gone, and a step without active
+        slots succeeds."""
         if isinstance(error, RankError) or self.session.failure is not None:
             return False
         if ask:
@@ -812,9 +819,9 @@ class Executor:
         return True
 
     def _end(self, job: Job, finish: Finish, error: BaseException | None = None) -> None:
-        """End a request wherever it is and free its slot; nothing happens if it has ended. Called with the lock.
+        """End a request in any state and free its slot; does nothing if it has ended. Called with the lock held.
 
-        What fails while the session is tidied is logged: a slot's next prompt replaces all that it holds.
+        Failures of the clean-up are only logged, because a slot's next prompt replaces all of its contents.
         """
         if job.finish is not None:
             return
@@ -846,15 +853,16 @@ class Executor:
         job.finish = finish
 
     def _tidy(self, action: Callable[..., object], *arguments: object) -> None:
-        """Do one part of ending a request, whatever becomes of the others."""
+        """Do one part of the clean-up after a request, so that its failure does not keep the other parts from being
+        done."""
         try:
             action(*arguments)
         except Exception as error:
-            log_exception(_log, "an exception in the engine while it ended a request", error)
+            log_exception(_log, "an exception in the engine during the clean-up after a request", error)
 
 
 def _concerned(message: Message) -> list[Job]:
-    """Return the requests that a message is about."""
+    """Return the requests that a message concerns."""
     if isinstance(message, Job):
         return [message]
     if isinstance(message, Close | Task):
@@ -864,8 +872,7 @@ def _concerned(message: Message) -> list[Job]:
 
 
 def _told(error: BaseException | None) -> BaseException | None:
-    """Return the error that callers get: an exception that sscc does not raise on purpose becomes the cause of one that
-    it does."""
+    """Return the error for callers: an unexpected exception becomes the cause of an InternalError."""
     if error is None or isinstance(error, SsccError):
         return error
     told = EngineErrors.REQUEST_FAILED(cause=_cause(error))

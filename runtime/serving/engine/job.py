@@ -1,4 +1,4 @@
-"""A request on its way through an engine."""
+"""State of a request in an engine."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from sscc.runtime.session.slot_message import SlotMessage
 
 @dataclass(eq=False)
 class Job:
-    """What the engine knows of a request. What changes is read and written under the engine's lock.
+    """State of a request in the engine. Mutable fields are read and written under the engine's lock.
 
     Attributes:
-        id: counts the engine's requests from 0.
-        prompt: what is prefilled: all of it, until a draft has shortened it.
+        id: number of the request; the engine counts from 0.
+        prompt: tokens to prefill; the whole prompt, until a draft has shortened it.
         ends: [E] i64, tokens that end the text.
-        constraint: what its tokens may be; None: any.
-        submitted: the time of `perf_counter`, in seconds; so are the other times.
-        slot: that it was given, until it ends.
-        tokens: [count] of the new ones, once it has ended; before, they are in the slot's history.
-        logprobs: one per new token where asked for; only grows.
-        prompt_logprobs: of the prompt, where asked for, before the first token.
-        finish: set once it has ended, after everything else.
-        error, trace: why, where `finish` is "error", and where it was raised.
-        prefilled: whether its prompt was prefilled or reused.
-        cached: tokens of it that an earlier prefill saved.
-        message: what its prefill has left, of a request that keeps its slot for that, until it ends.
-        admitted, first_token, ended: when.
+        constraint: constraint on the generated tokens; None for any tokens.
+        submitted: time of submission (`perf_counter`, in seconds).
+        slot: slot assigned to the request, until the request ends.
+        tokens: [count] generated tokens, set at the end; until then they are in the slot's history.
+        logprobs: one per generated token, if requested; append-only.
+        prompt_logprobs: logprobs of the prompt, if requested; complete before the first token.
+        finish: finish reason; set last, after all other fields.
+        error, trace: exception and its traceback if `finish` is "error".
+        prefilled: True once the prompt has been prefilled or reused.
+        cached: prompt tokens that did not have to be prefilled, because they were cached.
+        message: result of the prefill of a request with `keep_slot`, until the request ends.
+        admitted, first_token, ended: times of these events (`perf_counter`, in seconds).
     """
 
     id: int
@@ -59,12 +59,12 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the prompt as it was given."""
+        """Tokens of the submitted prompt, before a draft shortens it."""
         given = self.request.prompt
         return given.text_length if isinstance(given, Excerpt) else len(given)
 
     @property
     def deadline(self) -> float:
-        """When its timeout has passed; infinite without one."""
+        """Time at which the request times out; infinite without a timeout."""
         timeout = self.request.timeout
         return float("inf") if timeout is None else self.submitted + timeout

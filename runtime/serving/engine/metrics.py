@@ -1,4 +1,4 @@
-"""What an engine counts: totals since its start, gauges, and histograms of seconds."""
+"""Metrics of an engine: totals since its start, gauges, and histograms of seconds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from sscc.runtime.serving.engine.request import Finish
 
 INTER_TOKEN_BOUNDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 WAITING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
-"""Upper bounds in seconds, of the times between tokens and of those until something begins."""
+"""Upper bounds of buckets in seconds: for the time between tokens, and for the time until a request begins."""
 
 SORTED_TOGETHER = 256
+"""Number of arrays that a histogram collects before it sorts them into buckets."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often durations fell where.
+    """Histogram of durations.
 
     Attributes:
-        bounds: rising upper bounds in seconds, each part of its bucket.
-        counts: per bucket, and last of what is above all bounds; not cumulative.
-        sum: of all durations, in seconds.
+        bounds: increasing upper bounds of the buckets in seconds, inclusive.
+        counts: count of each bucket, not cumulative; the last one counts durations above all bounds.
+        sum: sum of all durations, in seconds.
     """
 
     bounds: tuple[float, ...]
@@ -34,7 +35,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many durations there were."""
+        """Number of durations."""
         return sum(self.counts)
 
 
@@ -43,29 +44,31 @@ class Metrics:
     """A consistent snapshot of an engine.
 
     Attributes:
-        queued: requests that wait for a slot, now.
-        running: requests that decode, now.
-        slots: of the program.
-        prefilling: prompts that are being prefilled now, 0 or 1.
-        submitted: requests that were taken.
-        finished: how many ended, by why. A stop string counts as "stop" where its text was read before the engine
-            ended the request otherwise.
-        rejected: requests that met a full queue.
-        prompt_tokens: of prompts that reached a slot whole, reused ones included.
-        new_tokens: made by all requests.
-        cached_prompts: those of which an earlier prefill saved some or all tokens; cached_prompt_tokens: these.
-        shortened_prompts: those that a draft has read; left_out_prompt_tokens: those that it has left out of them;
-            draft_seconds: what it took.
-        slot_messages, slot_message_bytes: prompts whose slots went to another process or came from one, and the bytes
-            that were moved; slot_message_full_kv_bytes: those of uncompressed caches of the same prompts.
-        kept_rows, evicted_rows: of the caches of the requests that decode now, per layer and KV head.
-        decode_steps, decode_seconds: calls of the interpreter that decoded, and what they took.
-        prefill_steps, prefill_seconds: chunk steps of prefill, and what the calls took that did them.
-        overhead_seconds: of the engine's thread beside these calls, in all rounds that decoded or prefilled: sampling,
-            ends of requests, copies of reused prompts, bookkeeping.
-        first_token_seconds: from submission to the first token.
-        inter_token_seconds: between two tokens of a request.
-        queued_seconds: from submission until a slot took the request.
+        queued: requests waiting for a slot.
+        running: requests that decode.
+        slots: number of slots of the program.
+        prefilling: prompts being prefilled, 0 or 1.
+        submitted: requests accepted.
+        finished: requests that ended, by reason. A stop string counts as "stop" if its text was read before the engine
+            ended the request for another reason.
+        rejected: requests refused because the queue was full.
+        prompt_tokens: tokens of prompts that were prefilled completely, reused tokens included.
+        new_tokens: tokens generated for all requests.
+        cached_prompts: prompts reused completely or in part.
+        cached_prompt_tokens: tokens reused.
+        shortened_prompts: prompts shortened by a draft.
+        left_out_prompt_tokens: tokens that a draft left out of them.
+        draft_seconds: time of the draft's work.
+        slot_messages, slot_message_bytes: slots sent to or received from other processes, and their bytes.
+        slot_message_full_kv_bytes: bytes of uncompressed caches of the same prompts.
+        kept_rows, evicted_rows: cache rows of the requests that decode, per layer and KV head.
+        decode_steps, decode_seconds: decode calls of the interpreter, and their time.
+        prefill_steps, prefill_seconds: chunk steps of prefill, and the time of the calls.
+        overhead_seconds: time of the engine's thread outside these calls, in all rounds that decoded or prefilled:
+            sampling, ends of requests, copies of reused prompts, bookkeeping.
+        first_token_seconds: time from submission to the first token.
+        inter_token_seconds: time between two tokens of a request.
+        queued_seconds: time from submission until the request got a slot.
     """
 
     queued: int
@@ -99,16 +102,16 @@ class Metrics:
 
 @dataclass(frozen=True)
 class SlotState:
-    """What a slot does now.
+    """State of a slot.
 
     Attributes:
-        slot: its number.
-        request: the number of the request that has it; None where it is free.
+        slot: index of the slot.
+        request: number of the request in the slot; None for a free slot.
         phase: "free", "prefill" or "decode".
-        prompt_tokens, new_tokens: of the request.
-        kept_rows, evicted_rows: of its cache, per layer and KV head; 0 before it decodes.
-        read_tokens: of the prompt, about as many as it has been prefilled for; those of an earlier prefill count.
-        seconds: since the request was submitted.
+        prompt_tokens, new_tokens: tokens of the request.
+        kept_rows, evicted_rows: rows of its cache, per layer and KV head; 0 before decode.
+        read_tokens: approximate progress of the prefill in tokens, reused tokens included.
+        seconds: time since the request was submitted.
     """
 
     slot: int
@@ -124,13 +127,14 @@ class SlotState:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one request, which may still go on. Times are of `perf_counter`, in seconds.
+    """Figures of one request, which may still be running. Times are from `perf_counter`, in seconds.
 
     Attributes:
-        prompt_tokens, cached_tokens: tokens of the prompt, and those of them that were not prefilled again.
-        new_tokens: tokens made so far.
-        submitted, first_token, ended: when; `ended` is now where it has not ended.
-        finish: why it ended; None where it has not.
+        prompt_tokens, cached_tokens: tokens of the prompt, and the reused ones among them.
+        new_tokens: tokens generated so far.
+        submitted, first_token, ended: times of these events; `ended` is the current time if the request is still
+            running.
+        finish: finish reason; None if the request is still running.
     """
 
     prompt_tokens: int
@@ -143,7 +147,7 @@ class Figures:
 
 
 class HistogramCounter:
-    """A histogram that grows. What is added is sorted into buckets later, many durations at once."""
+    """A histogram under construction. Durations are collected, and sorted into buckets in batches."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -153,7 +157,7 @@ class HistogramCounter:
         self._added: list[Array] = []
 
     def add(self, seconds: Array) -> None:
-        """Counts every element of an array, which must not change any more."""
+        """Add every element of an array, which must not be modified afterwards."""
         self._added.append(seconds)
         if len(self._added) == SORTED_TOGETHER:
             self._sort()
@@ -172,7 +176,7 @@ class HistogramCounter:
 
 @dataclass
 class Counters:
-    """The parts of `Metrics` that only grow; times in nanoseconds."""
+    """The monotonic part of `Metrics`; times in nanoseconds."""
 
     submitted: int = 0
     rejected: int = 0
@@ -199,7 +203,7 @@ class Counters:
     def read(
         self, *, queued: int, running: int, slots: int, prefilling: int, kept_rows: int, evicted_rows: int
     ) -> Metrics:
-        """These counters and the gauges given."""
+        """Return these counters together with gauges."""
         return Metrics(
             queued=queued,
             running=running,

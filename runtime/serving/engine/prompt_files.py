@@ -1,7 +1,7 @@
-"""A store of prompts in a folder: a file for each chunk and each slot, for a later process of the same program.
+"""A prompt cache in a folder: a file for each chunk and each slot, for later processes with the same program.
 
-A file is called after what it holds and whose it is, so that processes and programs may share a folder: what is there
-is not written again, and files of other programs are left alone.
+File names contain digests of the contents and of the program, so that processes and programs can share a folder:
+existing files are not written again, and files of other programs are left alone.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine.prompt_store import KeptChunk, PromptStore
 from sscc.runtime.session.chunk_message import ChunkMessage, chunk_key
+from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.row_messages import RowMessageErrors
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.support.logs import logged
 
 CHUNK, SLOT = ".chunk.safetensors", ".slot.safetensors"
-"""The ends of the files' names."""
+"""Suffixes of the file names."""
 NAME_LETTERS = 16
+"""Hexadecimal digits of the program's digest in a file name."""
 
 _log = logging.getLogger("sscc.engine")
 
 
 @dataclass
 class FileCount:
-    """Files that were written or read, and their bytes."""
+    """Number of files written or read, and their bytes."""
 
     files: int = 0
     nbytes: int = 0
@@ -43,11 +45,11 @@ class FileCount:
 
 
 def save_prompts(store: PromptStore, session: Session, folder: Path) -> FileCount:
-    """Write what a store keeps and the folder lacks. Of all files in the folder those that were used longest ago go,
-    beyond the store's limit.
+    """Write the entries of a store that the folder lacks. The least recently used files in excess of the store's limit
+    are removed.
 
     Raises:
-        UsageError: it is not known which program and weights the session has.
+        UsageError: the program and the weights of the session have no digests.
         OutputError: the folder or a file cannot be written.
     """
     identity, written = session.slot_format.identity, FileCount()
@@ -56,7 +58,7 @@ def save_prompts(store: PromptStore, session: Session, folder: Path) -> FileCoun
     for entry in store.entries():
         path = folder / _name(entry, identity)
         with suppress(OSError):
-            os.utime(path)  # it was used last, now
+            os.utime(path)  # fails if there is no such file; otherwise marks it as just used
             continue
         with replacing(path, mode=0o600) as file:
             for piece in _pieces(entry, session):
@@ -68,9 +70,9 @@ def save_prompts(store: PromptStore, session: Session, folder: Path) -> FileCoun
 
 
 def load_prompts(store: PromptStore, session: Session, folder: Path) -> FileCount:
-    """Read what a folder has for this program, what was used last first, as far as the store's limit allows.
+    """Read the files of this program in a folder, most recently used first, as far as the store's limit allows.
 
-    A file that is damaged is named in the log and left out, and so is one that somebody removes meanwhile.
+    Files that are damaged are skipped and named in the log; so are files that another process removes meanwhile.
 
     Raises:
         UsageError: as for `save_prompts`.
@@ -89,19 +91,19 @@ def load_prompts(store: PromptStore, session: Session, folder: Path) -> FileCoun
             size = _load(store, session, path)
         except InputError as error:
             others += error.kind is RowMessageErrors.OTHER_PROGRAM
-            _log.warning("a file of prompts is not used: %s", logged(error))
+            _log.warning("skipping a file of cached prompts: %s", logged(error))
             continue
         read.files, read.nbytes = read.files + 1, read.nbytes + size
     if others:
-        _log.info("%d files of prompts in %s are of other programs", others, folder)
+        _log.info("%d files of cached prompts in %s belong to other programs", others, folder)
     return read
 
 
 def _load(store: PromptStore, session: Session, path: Path) -> int:
-    """Read a file into a store. Return its bytes."""
+    """Read a file into a store. Return its size in bytes."""
     data = mapped(path)
     if path.name.endswith(CHUNK):
-        store.add_chunk(session.chunk_format.read(data, str(path)))  # which copies the rows
+        store.add_chunk(session.chunk_format.read(data, str(path)))  # copies the rows
     else:
         store.add(session.adopt(session.slot_format.read(bytes(data), str(path))))
     return len(data)
@@ -127,7 +129,7 @@ def _program_name(identity: ProgramIdentity) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files of stores in a folder and their bytes, what was used last first."""
+    """Yield the files of cached prompts in a folder and their sizes in bytes, most recently used first."""
     found: list[tuple[float, Path, int]] = []
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -139,7 +141,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove_oldest(folder: Path, most: int) -> None:
-    """Remove the files that were used longest ago, beyond `most` bytes of all."""
+    """Remove the least recently used files in excess of `most` bytes in total."""
     total = 0
     for path, size in _files(folder):
         total += size

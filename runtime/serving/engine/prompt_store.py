@@ -1,18 +1,18 @@
-"""The host's store of prompts: rows of chunks, for prompts that begin alike, and slots of whole prompts.
+"""The host's prompt cache: rows of chunks, for prompts with a common prefix, and slots of whole prompts.
 
-The rows that prefill makes of a chunk depend on the tokens up to the chunk's end and on nothing else, whatever the
-program keeps of them afterwards. The store keeps them under a digest of all these tokens, once for all prompts that
-share them. A prompt continues from the longest run of chunks that is there, bit for bit as if it had been prefilled
-from nothing. Rows that decode wrote are never kept: they come from attention to a compressed cache.
+The rows that prefill computes for a chunk depend only on the tokens up to the chunk's end, whatever rows the program
+keeps of them afterwards. The store keeps the rows under a digest of all these tokens, once for all prompts that share
+them. A prompt continues from its longest prefix of cached chunks, and the result is bit for bit that of a full prefill.
+Rows written by decode are never cached, because they come from attention to a compressed cache.
 
-What a chunk leaves for the next one alone (a recurrent state, the last inputs of a convolution) is kept of checkpoints:
-chunks behind which a prompt can continue. Where that is small beside a chunk's rows, all chunks are. Else a prompt has
-two at most: its last whole chunk, from which the next turn continues, and the one that it continued from itself; and
-where a prompt begins like others, and they had none there, the last chunk that they share. So what is kept of states
-does not grow with the length of a text.
+State that a chunk passes on to the next one only (a recurrent state, the last inputs of a convolution) is kept for
+checkpoints: chunks after which a prompt can continue. If the state is small beside a chunk's rows, every chunk is
+a checkpoint. Otherwise a prompt has at most two: its last whole chunk, from which the next turn continues, and the one
+that it continued from itself. In addition, when a prompt shares a prefix with others that has no checkpoint, the last
+shared chunk becomes one. So the memory for states does not grow with the length of a text.
 
-A slot after a whole prompt (`Snapshot`) serves the same prompt again, without any prefill. Both share one limit, and
-what was used longest ago goes first.
+The slot after a whole prompt (`Snapshot`) serves the same prompt again without any prefill. Chunks and slots share one
+limit, and the least recently used ones are dropped first.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from dataclasses import dataclass
 from sscc.runtime.session.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.kept_rows import Copy
-from sscc.runtime.session.session import Session, Snapshot
+from sscc.runtime.session.prompt import Snapshot
+from sscc.runtime.session.session import Session
 from sscc.runtime.support.usable_memory import usable_memory
 
 MOST_BYTES, SHARE = 2 << 30, 10
+"""Default limit: 2 GiB, or a tenth of the memory if that is less."""
 SMALL_SHARE = 8
-"""Every chunk is a checkpoint where that takes at most the bytes of a chunk's rows divided by this."""
-"""The default limit: 2 GiB, or a tenth of the memory where that is less."""
+"""Every chunk is a checkpoint if its state takes at most the bytes of the chunk's rows divided by this."""
 
 
 def default_limit() -> int:
-    """Return the bytes that a store may take where nobody says: `MOST_BYTES`, or the memory that the process may use
-    divided by `SHARE` where that is less."""
+    """Return the default limit of a store in bytes: `MOST_BYTES`, or the memory that the process may use divided by
+    `SHARE` if that is less."""
     return min(MOST_BYTES, usable_memory() // SHARE)
 
 
 @dataclass(frozen=True, eq=False)
 class KeptChunk:
-    """The rows of a chunk.
+    """The cached rows of a chunk.
 
     Attributes:
-        before: the key of the chunk before (`chunk_key`).
-        tokens: of the chunk.
-        parent: the key in the store of the checkpoint that the prompt continued from which made this one; None: none.
-        shared: True for a checkpoint where prompts part that begin alike.
+        before: key of the previous chunk (`chunk_key`).
+        tokens: tokens of the chunk.
+        rows: rows of the chunk in the session's store.
+        parent: store key of the checkpoint from which the prompt continued that computed this chunk; None for none.
+        shared: True for a checkpoint at the end of a prefix that several prompts share.
     """
 
     before: bytes
@@ -62,15 +64,15 @@ class KeptChunk:
 
 
 class PromptStore:
-    """Keeps what was used last, and the beginning of a prompt rather than its end.
+    """Least recently used cache of prompts. Of a prompt, the last chunks are dropped before the first ones.
 
     Args:
-        session: prefills, one prompt at a time.
-        limit: bytes of everything that is kept, and of what the prefill in progress fills; 0 keeps nothing.
-        elsewhere: True if other processes prefill, so that whole prompts come and no rows of chunks.
+        session: session that prefills, one prompt at a time.
+        limit: maximum bytes of all entries and of the chunks being filled; 0 disables the cache.
+        elsewhere: True if other processes prefill, so that whole prompts arrive but no rows of chunks.
 
     Attributes:
-        nbytes: of everything that is kept or filled.
+        nbytes: bytes of all entries and of the chunks being filled.
     """
 
     def __init__(self, session: Session, limit: int, *, elsewhere: bool = False) -> None:
@@ -79,17 +81,17 @@ class PromptStore:
         self._every = SMALL_SHARE * self._carried_bytes <= self._chunk_bytes
         largest = session.rows.bytes_of_chunk(True)
         self._by_chunk = not elsewhere and 0 < largest <= limit
-        # A slot that holds all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
+        # A slot that keeps all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
         whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
         self._whole = whole and limit > 0
         self._entries: OrderedDict[bytes, KeptChunk | Snapshot] = OrderedDict()
-        self._prompt: list[bytes] = []  # the keys of the chunks of the prompt that is being prefilled
+        self._prompt: list[bytes] = []  # keys of the chunks of the prompt that is being prefilled
         self._filling: dict[bytes, KeptChunk] = {}
-        self._parent: bytes | None = None  # the checkpoint that this prompt continues from
+        self._parent: bytes | None = None  # checkpoint from which this prompt continues
         self.nbytes = 0
 
     def find(self, prompt: Excerpt) -> Snapshot | None:
-        """Return the slot after exactly this prompt, if it is kept."""
+        """Return the slot after exactly this prompt, if it is cached."""
         entry = self._entries.get(prompt.key)
         if isinstance(entry, Snapshot):
             self._entries.move_to_end(prompt.key)
@@ -97,11 +99,11 @@ class PromptStore:
         return None
 
     def begin(self, prompt: Excerpt) -> tuple[list[Copy], dict[int, Copy]]:
-        """Begin a prefill, and drop the rows of one that did not `finish`.
+        """Begin a prefill, and drop the rows of a prefill that did not `finish`.
 
         Returns:
-            The chunks that a prompt begins with, up to a checkpoint, as far as they are kept and can be reused; and
-            memory for others, by their number in the prompt, as far as the limit allows.
+            The cached chunks from which the prompt can continue, up to a checkpoint; and memory for the rows of other
+            chunks, by their index in the prompt, as far as the limit allows.
         """
         self._forget_filling()
         self._prompt, self._parent = [], None
@@ -126,12 +128,13 @@ class PromptStore:
         return [chunk.rows for chunk in reusable], self._fill(chunks, len(reusable), len(alike))
 
     def _fill(self, chunks: Sequence[tuple[bytes, bytes, Excerpt]], reused: int, alike: int) -> dict[int, Copy]:
-        """Make memory for chunks of the prompt that are not kept, or kept without the checkpoint that they are to be.
+        """Allocate memory for the chunks of a prompt that are not cached, or cached without the checkpoint that they
+        need.
 
         Args:
-            chunks: of the prompt, as `chunks_of` has them.
-            reused: from how many of them the prefill continues.
-            alike: how many of them are kept, from the first one on.
+            chunks: chunks of the prompt, from `chunks_of`.
+            reused: number of chunks from which the prefill continues.
+            alike: number of cached chunks at the beginning of the prompt.
         """
         fill: dict[int, Copy] = {}
         for number, (before, key, tokens) in list(enumerate(chunks))[reused:]:
@@ -142,7 +145,7 @@ class PromptStore:
             is_kept = there is not None and there.rows.checkpoint >= checkpoint
             if not is_kept and self._make_room(nbytes, self._prompt):
                 fill[number] = self._session.empty_chunk(checkpoint)
-                # A copy of the tokens: a view would keep the whole prompt's in memory.
+                # The tokens are copied, because a view would keep those of the whole prompt in memory.
                 own = Excerpt(tokens.tokens.copy(), tokens.positions.copy())
                 self._filling[_CHUNK + key] = KeptChunk(before, own, fill[number], self._parent, shared)
                 self.nbytes += nbytes
@@ -153,12 +156,12 @@ class PromptStore:
         return entry if isinstance(entry, KeptChunk) else None
 
     def finish(self, slot: int) -> Snapshot | None:
-        """Keep what was filled, and the slot, which holds a prompt and nothing after it.
+        """Cache the chunks that were filled, and the slot, which must hold a prompt and nothing after it.
 
         Returns:
-            The snapshot of this prompt, if one is kept.
+            The snapshot of this prompt, if it is cached.
         """
-        for key in self._filling.keys() & self._entries.keys():  # without a checkpoint so far
+        for key in self._filling.keys() & self._entries.keys():  # entries to be replaced by ones with a checkpoint
             self.nbytes -= _nbytes(self._entries.pop(key))
         made = [chunk for chunk in self._filling.values() if chunk.rows.checkpoint]
         self._entries |= self._filling
@@ -175,16 +178,16 @@ class PromptStore:
         return entry if isinstance(entry, Snapshot) else None
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep what another process has prefilled, unless it is larger than everything may be."""
+        """Cache the result of a remote prefill, unless it is larger than the limit."""
         if self._whole:
             self._keep(snapshot.prompt.tokens.key, _nbytes(snapshot), lambda: snapshot)
 
     def entries(self) -> list[KeptChunk | Snapshot]:
-        """Return everything that is kept, what was used longest ago first."""
+        """Return all entries, least recently used first."""
         return list(self._entries.values())
 
     def add_chunk(self, message: ChunkMessage) -> bool:
-        """Keep the rows of a chunk that another session has made. Return False where they are not wanted."""
+        """Cache the rows of a chunk from another session. Return False if they are already cached or do not fit."""
 
         def adopted() -> KeptChunk:
             return KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
@@ -195,10 +198,10 @@ class PromptStore:
     def _keep(
         self, key: bytes, nbytes: int, make: Callable[[], KeptChunk | Snapshot], needed: Container[bytes] = ()
     ) -> bool:
-        """Keep an entry that is not there yet, where there is room for it. Return True if it was made and kept.
+        """Add an entry unless it exists or there is no room for it. Return True if it was added.
 
         Args:
-            needed: keys of what stays.
+            needed: keys that must not be dropped.
         """
         kept = key not in self._entries and self._make_room(nbytes, needed)
         if kept:
@@ -207,15 +210,15 @@ class PromptStore:
         return kept
 
     def _reserved(self, prompt: Excerpt) -> int:
-        """Return the bytes that the chunks of a prompt leave to its slot, which serves the whole prompt again."""
+        """Return the bytes to leave for the slot of a prompt, which can serve the whole prompt again."""
         nbytes = self._session.whole_bytes(prompt) if self._whole else 0
         return nbytes if 2 * nbytes <= self.limit else 0
 
     def _make_room(self, nbytes: int, needed: Container[bytes] = ()) -> bool:
-        """Give up what was not used for longest, as far as it takes. Return False where there can be no such room.
+        """Drop the least recently used entries until there is room. Return False if that is not possible.
 
         Args:
-            needed: keys of what stays.
+            needed: keys that must not be dropped.
         """
         if nbytes > self.limit:
             return False
@@ -227,8 +230,8 @@ class PromptStore:
         return True
 
     def _drop_superseded(self) -> None:
-        """Give up the checkpoint that the one was made from which this prompt has continued from, if no other prompt
-        continued from it."""
+        """Drop the checkpoint two turns back: the one from which the parent of this prompt continued, unless it is
+        shared or another checkpoint continued from it."""
         parent = None if self._parent is None else self._chunk(self._parent)
         before = None if parent is None or parent.parent is None else self._chunk(parent.parent)
         if parent is None or before is None or before.shared:
@@ -245,15 +248,15 @@ class PromptStore:
         self._filling = {}
 
     def _touch(self) -> None:
-        """Note that the chunks of the prompt were used; its first one is the last to go."""
+        """Mark the chunks of the prompt as used. The first chunk is marked last, so that it is dropped last."""
         for key in reversed(self._prompt):
             if key in self._entries:
                 self._entries.move_to_end(key)
 
 
 _CHUNK = b"chunk"
-"""The beginning of a chunk's key in a store, so that none is the key of a whole prompt (`Excerpt.key`), whose length is
-a multiple of 8."""
+"""Prefix of a chunk's key in a store, so that it cannot equal the key of a whole prompt (`Excerpt.key`), whose length
+is a multiple of 8."""
 
 
 def _nbytes(entry: KeptChunk | Snapshot) -> int:

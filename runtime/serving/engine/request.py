@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out of it."""
+"""Requests of an engine, their results, and the engine's options."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from sscc.runtime.support import serving_options
 from sscc.runtime.text.grammar import Grammar
 
 Finish = Literal["eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"]
-"""The reason why a request ended: an ending token, a stop string or a complete grammar, max_new_tokens, a grammar whose
-next token could not be computed, a prompt that another process goes on from, its owner, its timeout, a failure."""
+"""Reason why a request ended. "eos": an end token; "stop": a stop string or a complete grammar; "length":
+`max_new_tokens`; "grammar": the grammar failed to compute the next token; "prefilled": another process continues from
+the prompt; "cancelled": by its owner; "timeout": `timeout` has passed; "error": a failure."""
 
 FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length", "grammar": "length"}
-"""The reasons of answers in OpenAI's words; the other reasons are errors."""
+"""Finish reasons of complete answers, with OpenAI's name for each; all other reasons are errors."""
 
 
 class RequestErrors(ErrorKind):
@@ -34,19 +35,19 @@ class QueueFull(SsccError):
 
 
 class EngineClosed(SsccError):
-    """The engine takes no more requests: it was closed, or it failed."""
+    """The engine accepts no more requests: it was closed, or it failed."""
 
 
 @dataclass(frozen=True)
 class ThoughtBound:
-    """The longest thought with which an answer may begin.
+    """Upper bound on the length of the thought at the beginning of an answer.
 
     Attributes:
-        most: tokens of it.
-        start: tokens with which a thought begins.
-        end: tokens with which it ends.
-        forced: tokens that follow where it is longer; they contain those of `end`.
-        inside: the prompt ends within the thought.
+        most: maximum number of tokens of the thought.
+        start: tokens that start a thought.
+        end: tokens that end a thought.
+        forced: tokens forced after a thought of `most` tokens; they contain `end`.
+        inside: True if the prompt ends inside the thought.
     """
 
     most: int
@@ -58,33 +59,35 @@ class ThoughtBound:
 
 @dataclass(frozen=True)
 class Request:
-    """A text to be continued.
+    """A prompt, and how to continue it.
 
     Attributes:
-        prompt: its tokens, at least one; an `Excerpt` where not all of them are prefilled.
-        max_new_tokens: at most so many are made, at least 1.
-        sampling: how they are chosen.
-        stop: strings that end the text and are no part of it; they need the engine's tokenizer.
-        eos: tokens that end the text, the last of its tokens; None: the program's; empty: none.
-        logprobs: how many alternatives per token are told; None: no logprobs at all.
-        timeout: seconds from submission after which it ends, wherever it is, at most a week; None: no limit.
-        keep: the share of the prompt's chunks that is read, as the engine's draft chooses (`Shortener`); None: all.
-        text: that the prompt is of, for a draft with another tokenizer; None: it is made of the tokens.
-        special: whether the tokenizer put special tokens around the text.
-        keep_slot: make no token: once the prompt is prefilled the request has its slot, whose content another process
-            is to go on from (`Ticket.aslot`), until `Ticket.taken` or its end.
-        grammar: what the text must match; None: anything. It needs the engine's tokenizer. A stop string then ends the
-            text only where what comes before it matches as a whole.
-        min_tokens: tokens before which no ending token is picked, unless the grammar allows nothing else.
-        allowed_tokens: the only tokens that are picked besides ending ones; None: any.
-        thought: how long the answer's thought may be; None: any length.
-        keep_stop: leave the stop string that ends the text in it.
-        spell_special: spell special tokens in the text, but for an ending one.
-        spelled: special tokens that are spelled in any case.
-        prompt_logprobs: alternatives that are told for each token of the prompt; None: no logprobs of the prompt. Its
-            chunks are all prefilled then, and full attention has made the numbers: they say nothing of the cache.
+        prompt: tokens of the prompt, at least one; an `Excerpt` if only a part of them is prefilled.
+        max_new_tokens: maximum number of generated tokens, at least 1.
+        sampling: sampling parameters.
+        stop: strings that end the text and are not part of it; they need the engine's tokenizer.
+        eos: end tokens, which end the text and are part of the request's tokens; None for the program's; empty for
+            none.
+        logprobs: number of alternatives reported for each token; None for no logprobs.
+        timeout: seconds from submission after which the request ends in any state, at most a week; None for no limit.
+        keep: fraction of the prompt's chunks to prefill, selected by the engine's draft (`Shortener`); None for all.
+        text: text of the prompt, for a draft with another tokenizer; None to decode it from the tokens.
+        special: True if the tokenizer added special tokens around the text.
+        keep_slot: generate no tokens. After prefill the request keeps its slot, for another process to continue from
+            (`Ticket.aslot`), until `Ticket.taken` or the end of the request.
+        grammar: grammar that the text must match; None for any text. It needs the engine's tokenizer. With a grammar, a
+            stop string ends the text only where the text before it is a complete match.
+        min_tokens: number of tokens before which no end token is picked, unless the grammar allows nothing else.
+        allowed_tokens: the only tokens that may be picked besides end tokens; None for any.
+        thought: bound on the length of the answer's thought; None for any length.
+        keep_stop: keep the stop string that ends the text.
+        spell_special: spell special tokens in the text, except for an end token.
+        spelled: special tokens that are spelled regardless of `spell_special`.
+        prompt_logprobs: number of alternatives reported for each token of the prompt; None for no logprobs of the
+            prompt. With it every chunk is prefilled, and the logits come from full attention: they do not depend on the
+            compressed cache.
 
-    Raises UsageError for values that no engine takes.
+    Raises UsageError for values that no engine accepts.
     """
 
     prompt: tuple[int, ...] | Excerpt
@@ -125,24 +128,25 @@ class Request:
 
 
 SHOWN_TEXT = 80
-"""Characters of a text that are shown where it is printed as part of an object."""
+"""Maximum number of characters of a text in the `repr` of an object."""
 
 
 def shown_text(text: str) -> str:
-    """The text, or its beginning, as Python writes it."""
+    """Return the `repr` of a text, shortened to its beginning if it is long."""
     return repr(text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new since the piece before.
+    """Output of a request since the previous piece.
 
     Attributes:
-        tokens: may be more than one where the consumer is slower than the engine.
-        text: that the tokens complete; "" without a tokenizer; never text that may yet become part of a stop string.
-        logprobs: one per token where asked for.
-        finish: set in the last piece.
-        prompt_logprobs: in the first piece, where asked for: one for each token of the prompt but the first.
+        tokens: new tokens; more than one if the consumer is slower than the engine.
+        text: text completed by these tokens; "" without a tokenizer. Text that may become part of a stop string is held
+            back.
+        logprobs: one per token, if requested.
+        finish: finish reason; set in the last piece only.
+        prompt_logprobs: in the first piece, if requested: one for each token of the prompt but the first.
     """
 
     tokens: tuple[int, ...]
@@ -154,21 +158,23 @@ class Piece:
 
 @dataclass(frozen=True, repr=False)
 class Completion:
-    """A request that has ended.
+    """Result of a request that has ended.
 
     Attributes:
-        tokens: all new ones, the ending one included.
-        text: theirs, without an ending token or a stop string; "" without a tokenizer.
-        logprobs: one per token where asked for.
-        finish: why it ended.
-        prompt_tokens: of the request.
-        kept_rows, evicted_rows: of its cache at the end, per layer and KV head; 0 where prefill did not finish.
-        cached_tokens: of the prompt, whose prefill an earlier one saved.
-        queued_seconds: from submission until a slot took it.
-        first_token_seconds: from submission to the first token; where there is none, to the end.
-        seconds: from submission to the end.
-        left_out_tokens: of the prompt, by a draft; with another tokenizer, by how many it has become shorter.
-        prompt_logprobs: one for each token of the prompt but the first, where asked for.
+        tokens: all generated tokens, the end token included.
+        text: their text, without an end token or a stop string; "" without a tokenizer.
+        logprobs: one per token, if requested.
+        finish: finish reason.
+        prompt_tokens: tokens of the submitted prompt.
+        kept_rows, evicted_rows: rows of the request's cache at its end, per layer and KV head; 0 if prefill did not
+            finish.
+        cached_tokens: tokens of the prompt that did not have to be prefilled, because they were cached.
+        queued_seconds: time from submission until the request got a slot.
+        first_token_seconds: time from submission to the first token; without one, to the end.
+        seconds: time from submission to the end.
+        left_out_tokens: tokens of the prompt that a draft left out; if the draft has another tokenizer, the reduction
+            in length.
+        prompt_logprobs: one for each token of the prompt but the first, if requested.
     """
 
     tokens: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The slots of an engine as arrays, so that a step takes one call for any number of them."""
+"""The slots of an engine as arrays, so that one call per step handles all slots."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.request import Finish
 from sscc.runtime.support import _native
 
-_FINISH: dict[int, Finish] = {1: "eos", 2: "length"}  # as `_native.TokenTable` numbers them
+_FINISH: dict[int, Finish] = {1: "eos", 2: "length"}  # numbered as in `_native.TokenTable`
 
 
 class SlotTable:
-    """Which request has which slot, and the tokens made so far.
+    """Assignment of requests to slots, and the tokens generated in each slot.
 
     Args:
-        slots: B.
-        capacity: most new tokens that a sequence can have.
+        slots: number of slots, B.
+        capacity: maximum number of generated tokens of a sequence.
 
     Attributes:
-        jobs: per slot, None where it is free.
+        jobs: request of each slot; None for a free slot.
         active: [B] bool, slots that decode.
-        next_tokens: [B] i64, what an active slot is fed next: its newest token.
-        counts: [B] i64, new tokens.
-        prompt_lens: [B] i64, tokens of the prompt of active slots.
-        telling: active slots whose requests ask for logprobs.
+        next_tokens: [B] i64, next input token of each active slot: its newest token.
+        counts: [B] i64, number of generated tokens.
+        prompt_lens: [B] i64, prompt length of each active slot, in tokens.
+        telling: active slots whose requests have logprobs.
     """
 
     def __init__(self, slots: int, capacity: int) -> None:
@@ -35,35 +35,35 @@ class SlotTable:
         self.counts = np.zeros(slots, np.int64)
         self.prompt_lens = np.zeros(slots, np.int64)
         self.telling: set[int] = set()
-        self._history = np.zeros((slots, capacity), np.int32)  # pages that no token reached take no memory
+        self._history = np.zeros((slots, capacity), np.int32)  # pages that no token has reached use no memory
         self._native = _native.TokenTable(self._history, self.counts, self.next_tokens)
         self._finish = np.zeros(slots, np.int8)
         self._free = list(range(slots))[::-1]
 
     @property
     def free(self) -> int:
-        """How many slots are free."""
+        """Number of free slots."""
         return len(self._free)
 
     @property
     def running(self) -> int:
-        """How many slots decode."""
+        """Number of slots that decode."""
         return int(np.count_nonzero(self.active))
 
     def take(self, job: Job) -> int:
-        """Gives a free slot to a request."""
+        """Assign a free slot to a request, and return it."""
         slot = self._free.pop()
         self.jobs[slot], job.slot = job, slot
         return slot
 
     def job(self, slot: int) -> Job:
-        """The request that has the slot."""
+        """Return the request of an occupied slot."""
         job = self.jobs[slot]
         assert job is not None
         return job
 
     def activate(self, slot: int, job: Job) -> None:
-        """Starts decoding in a slot, once its prompt is there."""
+        """Start decoding in a slot, after the prefill of its prompt."""
         self.active[slot] = True
         self.prompt_lens[slot] = len(job.prompt)
         self._native.start(slot, job.request.max_new_tokens, job.ends.tolist())
@@ -71,15 +71,15 @@ class SlotTable:
             self.telling.add(slot)
 
     def append(self, tokens: Array, receivers: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
-        """Adds a token to some of the active slots.
+        """Append a token to some of the active slots.
 
         Args:
             tokens: [B] i64.
-            receivers: [B] bool, the slots that get theirs.
-            now: the time of this step, in seconds.
+            receivers: [B] bool, slots whose token is appended.
+            now: time of this step, in seconds.
 
-        Returns [n] f64, the seconds since the previous token of each of them (of a first token it means nothing); and
-        the slots whose request ends with this token.
+        Returns [n] f64, the seconds since each receiver's previous token (undefined for a first token), and the slots
+        whose requests end with this token, with the finish reason.
         """
         gaps = np.empty(len(receivers))
         count, ended = self._native.append(tokens, receivers, now, gaps, self._finish)
@@ -87,12 +87,12 @@ class SlotTable:
         return gaps[:count], [(slot, _FINISH[int(self._finish[slot])]) for slot in slots]
 
     def tokens(self, slot: int, start: int = 0) -> Array:
-        """A copy of the slot's new tokens from number `start` on."""
+        """Return a copy of the slot's generated tokens from index `start` on."""
         copied: Array = self._history[slot, start : self.counts[slot]].copy()
         return copied
 
     def clear(self, slot: int) -> None:
-        """Frees a slot."""
+        """Free a slot."""
         self.jobs[slot] = None
         self.active[slot] = False
         self.counts[slot] = 0
@@ -100,6 +100,7 @@ class SlotTable:
         self._free.append(slot)
 
     def lengths(self) -> Array:
-        """[n] i64, per active slot the positions in its cache, which the newest token has not reached yet."""
+        """Return [n] i64, the number of cached positions of each active slot. The newest token is not in the cache
+        yet."""
         fed_positions: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
         return fed_positions

@@ -1,4 +1,4 @@
-"""What whoever submits a request gets: its tokens as they come, its end, and the means to end it."""
+"""The caller's side of a request: its output as it is generated, its end, and cancellation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 READ_AT_ONCE = 64
-"""Tokens whose text is made within an event loop; that of more takes a thread."""
+"""Maximum number of tokens whose text is decoded in the event loop; more tokens are decoded in a thread."""
 
 
 class Opened(Protocol):
-    """What a ticket needs of its engine."""
+    """The part of an engine that a ticket needs."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
@@ -40,32 +40,32 @@ class Opened(Protocol):
 
 
 class Ticket:
-    """A submitted request. Its methods are safe in any thread, and may be called more than once: each reading starts at
+    """Handle of a submitted request. Its methods may be called from any thread and repeatedly: each reader starts at
     the first token.
 
-    A request whose ticket nobody holds any more is cancelled, because nobody can read it.
+    The request is cancelled when its handle is garbage-collected, because nobody can read its output any more.
 
     Attributes:
-        id: counts the engine's requests.
+        id: number of the request; the engine counts from 0.
     """
 
     def __init__(self, engine: Opened, executor: Executor, job: Job) -> None:
         self.id = job.id
-        self._engine = engine  # which stays open as long as somebody waits
+        self._engine = engine  # this reference keeps the engine open while somebody waits
         self._executor = executor
         self._job = job
         self._stopped = False
         weakref.finalize(self, executor.end, job, "cancelled")
 
     def cancel(self) -> None:
-        """Ends the request before the engine's next step; nothing happens if it has ended."""
+        """End the request before the engine's next step; does nothing if it has ended."""
         self._executor.end(self._job, "cancelled")
 
     def pieces(self) -> Iterator[Piece]:
-        """The request's pieces as they are made. Closing or dropping the iterator before the last one cancels the
-        request.
+        """Yield the request's output as it is generated. Closing or dropping the iterator before the last piece cancels
+        the request.
 
-        Raises what ended the engine, if that failed.
+        Raises the exception that ended the engine, if it failed.
         """
         transcript, ended = self._transcript(), False
         try:
@@ -83,9 +83,10 @@ class Ticket:
         """`pieces` for asyncio. Cancelling the task that iterates cancels the request.
 
         Args:
-            interval: least seconds between two pieces, but for the first two and the last two: what is made meanwhile
-                is one. They come at multiples of it, so that those of all requests come together. 0: each when it is
-                made, as those of a request with stop strings do, since who reads is who finds them.
+            interval: minimum time in seconds between two pieces, except for the first two and the last two. Output is
+                collected until the next multiple of `interval`, so that the pieces of all requests come together. 0
+                yields each piece immediately; so do requests with stop strings at any interval, since the reader
+                searches for these strings.
         """
         transcript, ended = self._transcript(), False
         waits = interval > 0 and not self._job.request.stop
@@ -102,7 +103,7 @@ class Ticket:
                 self.cancel()
 
     async def _moment(self, interval: float) -> None:
-        """Returns at the next multiple of so many seconds, or when the request has ended."""
+        """Sleep until the next multiple of `interval` seconds, or until the request has ended."""
         now = asyncio.get_running_loop().time()
         with suppress(TimeoutError):
             async with asyncio.timeout_at((now // interval + 1) * interval):
@@ -110,34 +111,34 @@ class Ticket:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
+        """Number of tokens of the submitted prompt."""
         return self._job.prompt_tokens
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
+        """Number of prompt tokens that did not have to be prefilled, because they were cached; 0 before the prefill."""
         return self._job.cached
 
     @property
     def figures(self) -> Figures:
-        """Figures of the request so far. A stop string counts as its end once it is read."""
+        """Figures of the request so far. It counts as ended by a stop string once a reader has found the string."""
         figures = self._executor.figures(self._job)
         return replace(figures, finish="stop") if self._stopped else figures
 
     async def aslot(self) -> SlotMessage | None:
-        """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request was
-        cancelled or timed out before. Raises what ended the engine, if that failed."""
+        """Return the slot of a request with `Request.keep_slot` after its prefill; None if the request was cancelled or
+        timed out before. Raises the exception that ended the engine, if it failed."""
         return await self._executor.wait_prefilled(self._job)
 
     def taken(self) -> None:
-        """Ends a request that keeps its slot: its content has gone to another process."""
+        """End a request with `Request.keep_slot`, after its slot has been sent to another process."""
         self._executor.end(self._job, "prefilled")
 
     def result(self, timeout: float | None = None) -> Completion:
-        """Waits for the end of the request.
+        """Wait for the end of the request, and return its result.
 
-        Raises TimeoutError after `timeout` seconds, which leaves the request as it is; and what ended the engine, if
-        that failed.
+        Raises TimeoutError after `timeout` seconds, without cancelling the request, and the exception that ended the
+        engine, if it failed.
         """
         until = None if timeout is None else perf_counter() + timeout
         transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
@@ -147,7 +148,7 @@ class Ticket:
         return self._completion(read.whole())
 
     async def aresult(self) -> Completion:
-        """`result` for asyncio. Cancelling the task leaves the request as it is."""
+        """`result` for asyncio. Cancelling the task does not cancel the request."""
         transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
         wait, ended = self._executor.wait_async, False
         while not ended:
@@ -178,9 +179,9 @@ class Ticket:
         return news
 
     def _read(self, transcript: Transcript, news: News) -> Piece:
-        """The next piece; a stop string in it ends the request."""
+        """Return the next piece, and end the request at a stop string."""
         if news.error is not None:
-            raise news.error.with_traceback(self._job.trace)  # without the frames that other readers have added
+            raise news.error.with_traceback(self._job.trace)  # drops the frames that other readers have added
         is_first = transcript.read == 0
         piece = transcript.take(news.tokens, news.logprobs, news.finish)
         if is_first and self._job.prompt_logprobs and (piece.tokens or piece.finish is not None):
@@ -191,14 +192,14 @@ class Ticket:
         return piece
 
     async def _aread(self, transcript: Transcript, news: News) -> Piece:
-        """`_read`, in a thread where there is so much to read that the event loop would miss it."""
+        """`_read`, in a thread if there is enough text to block the event loop."""
         if len(news.tokens) <= READ_AT_ONCE:
             return self._read(transcript, news)
         return await asyncio.to_thread(self._read, transcript, news)
 
     def _completion(self, whole: Piece) -> Completion:
         job = self._job
-        assert whole.finish is not None  # it is made of a request that has ended
+        assert whole.finish is not None  # completions are made of ended requests only
         assert job.ended is not None
         prompt, geometry = len(job.prompt), self._engine.signature.plan.main.geometry
         length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
@@ -221,24 +222,24 @@ class Ticket:
 
 
 def cancel_all(tickets: Sequence[Ticket]) -> None:
-    """Ends what has not ended of them."""
+    """Cancel every request that has not ended."""
     for ticket in tickets:
         ticket.cancel()
 
 
 class _Read:
-    """Pieces that were read."""
+    """The pieces read so far."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
 
     def add(self, piece: Piece) -> bool:
-        """Whether it is the last one."""
+        """Add a piece. Return True if it is the last one."""
         self._pieces.append(piece)
         return piece.finish is not None
 
     def whole(self) -> Piece:
-        """All of them as one."""
+        """Return all pieces joined into one."""
         return Piece(
             tuple(token for piece in self._pieces for token in piece.tokens),
             "".join(piece.text for piece in self._pieces),

@@ -1,4 +1,4 @@
-"""From tokens to text as it is read, up to a stop string."""
+"""Incremental decoding of tokens to text, up to a stop string."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Transcript:
-    """One reading of a request's tokens. It depends on the tokens alone, and not on how many come at a time.
+    """Text of a request for one reader. The text depends only on the tokens, not on how they are split into pieces.
 
     Args:
-        tokenizer: None makes no text.
+        tokenizer: tokenizer of the text; None for no text.
         stop: strings that end the text.
-        grammar: a stop string ends the text only where what comes before it matches; None: everywhere.
-        keep_stop: leave the stop string that ends the text in it.
+        grammar: a stop string ends the text only where the text before it is a complete match; None for anywhere.
+        keep_stop: keep the stop string that ends the text.
         spell_special: spell special tokens.
-        spelled: special tokens that are spelled in any case.
+        spelled: special tokens that are spelled regardless of `spell_special`.
 
     Attributes:
-        read: tokens that were given out.
+        read: number of tokens returned so far.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Transcript:
         self._stream = None if tokenizer is None else TextStream(tokenizer, special=spell_special, spelled=spelled)
         self._keep_stop = keep_stop
         self._stops = [_StopString(each) for each in stop]
-        self._held = ""  # text that may yet become part of a stop string
+        self._held = ""  # text that may become part of a stop string
         self._grammar = grammar if stop else None
         self.read = 0
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], finish: Finish | None) -> Piece:
-        """The piece that these tokens make, the next of the request. Its `finish` is "stop" where a stop string was
-        found, and no token follows the one that completed it."""
+        """Return the next piece of the request, made of these tokens. If they complete a stop string, `finish` is
+        "stop" and the tokens after it are dropped."""
         texts = []
-        for index, token in enumerate(tokens[:-1] if finish == "eos" else tokens):  # an ending token is no text
+        for index, token in enumerate(tokens[:-1] if finish == "eos" else tokens):  # an end token has no text
             text, is_stopped = self._search("" if self._stream is None else self._stream.push(token), last=False)
             texts.append(text)
             if is_stopped:
@@ -69,9 +69,9 @@ class Transcript:
         return Piece(tuple(tokens), "".join(texts), tuple(logprobs[: len(tokens)]), finish)
 
     def _search(self, text: str, last: bool) -> tuple[str, bool]:
-        """Return the text that may be given out now, and whether a stop string follows it."""
+        """Return the text that can be released now, and True if a stop string follows it."""
         free, stopped = "", False
-        # A stop string that the grammar refuses may end within `text`, so letters are looked at one by one.
+        # A stop string at which the grammar does not match may end within `text`, so it is searched letter by letter.
         for part in [text] if self._grammar is None else text:
             given, stopped = self._find(part)
             free += given
@@ -97,29 +97,30 @@ class Transcript:
 
 
 class _StopString:
-    """A stop string on its way through a text, each character of which it looks at once (Knuth, Morris and Pratt).
+    """Incremental search for a stop string, which reads each character once (Knuth, Morris and Pratt).
 
     Attributes:
-        length: of the string.
-        begun: of the longest end of the text so far that the string begins with, and that is not the whole string.
+        length: length of the string.
+        begun: length of the longest suffix of the text so far that is a proper prefix of the string.
     """
 
     def __init__(self, string: str) -> None:
         self.length = len(string)
         self.begun = 0
         self._string = string
-        self._borders = [0]  # of each beginning: the longest shorter beginning that it ends with
+        self._borders = [0]  # for each prefix, the length of its longest proper prefix that is also its suffix
         for letter in string[1:]:
             self._borders.append(self._step(self._borders[-1], letter))
 
     def search(self, text: str) -> int | None:
-        """Where in `text`, which follows what was searched before, the string first ends."""
+        """Return the index in `text` after the first occurrence of the string; None if there is none. `text` continues
+        the text searched before."""
         if self._string[0] not in text and not self.begun:
             return None
         for index, letter in enumerate(text):
             self.begun = self._step(self.begun, letter)
             if self.begun == self.length:
-                self.begun = self._borders[-1]  # for a search that goes on
+                self.begun = self._borders[-1]  # for the next search
                 return index + 1
         return None
 

@@ -1,4 +1,4 @@
-"""Wakes whoever waits for an engine: threads, and tasks of asyncio's event loops."""
+"""Notification of the threads and asyncio tasks that wait for an engine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from threading import Condition, Lock
 
 
 class Wakeups:
-    """Two kinds of news: progress (tokens, or a change) and a change (a request began to decode, or ended).
+    """Two kinds of events. Progress: a request has new tokens, or a change; change: a request started to decode, or
+    ended.
 
-    Everything here is called with the lock held.
+    All methods must be called with the lock held.
     """
 
     def __init__(self, lock: Lock) -> None:
@@ -19,24 +20,24 @@ class Wakeups:
         self._tasks: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], bool]]] = {}
 
     def wait(self, *, change: bool, timeout: float | None = None) -> None:
-        """Gives up the lock until there is news, or for `timeout` seconds. It may return without either."""
+        """Release the lock and wait for an event, for at most `timeout` seconds. Spurious returns are possible."""
         (self._change if change else self._progress).wait(timeout)
 
     def future(self, *, change: bool) -> asyncio.Future[None]:
-        """A future of the running event loop, to be awaited without the lock, that ends when there is news."""
+        """Return a future of the running event loop that is resolved by the next event. Await it without the lock."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._tasks.setdefault(loop, []).append((future, change))
         return future
 
     def wake(self, *, change: bool) -> None:
-        """Tells news to those who wait for it: every thread, and every event loop by one call."""
+        """Notify the waiters of an event: every thread, and every event loop by a single call."""
         self._progress.notify_all()
         if change:
             self._change.notify_all()
         for loop, waiting in list(self._tasks.items()):
             woken = [future for future, changes_only in waiting if change or not changes_only]
-            # Of those that wait for a change, some have given up.
+            # Waiters for a change may have been cancelled meanwhile; they are dropped so that the list cannot grow.
             left = [] if change else [pair for pair in waiting if pair[1] and not pair[0].done()]
             if left:
                 self._tasks[loop] = left
@@ -46,7 +47,7 @@ class Wakeups:
                 continue
             try:
                 loop.call_soon_threadsafe(_resolve, woken)
-            except RuntimeError:  # the loop was closed, and nobody waits in it any more
+            except RuntimeError:  # the loop was closed, so that none of its tasks is waiting any more
                 self._tasks.pop(loop, None)
 
 

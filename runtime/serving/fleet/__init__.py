@@ -1,2 +1,2 @@
-"""Replicas of one server behind one address: which of them a request goes to, and what becomes of it where that one
-dies. What starts them and carries messages between processes is somebody else's (`sscc.compiler.tools.fleet`)."""
+"""Replicas of a server behind one address: choice of the replica for a request, and recovery when a replica dies.
+Starting replicas and communication between processes are separate (`sscc.compiler.tools.fleet`)."""

@@ -1,8 +1,8 @@
-"""Which replica has what of a prompt: prompts that begin alike go where their beginning was prefilled before.
+"""Routing by prompt: prompts with a common prefix go to the replica that has prefilled the prefix.
 
-Nobody asks the replicas what they keep. A table notes which replica each prompt went to, under digests of its ever
-longer beginnings, and forgets what was used longest ago; where it is wrong, a prompt is prefilled that might not have
-had to be. Digests are of the text as the client sends it, so that nothing is tokenised twice.
+The replicas are not asked for the contents of their caches. A table records the replica of each prompt, under digests
+of increasing prefixes, and drops the least recently used entries. If the table is wrong, a prompt is prefilled that
+could have been reused. The digests are of the text that the client sends, so that nothing is tokenized twice.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 BLOCK = 256
-"""Bytes of text between two digests; some 64 tokens of English."""
+"""Bytes of text between two digests, about 64 tokens of English."""
 MOST_KEYS = 4096
-"""Digests of one prompt: what is beyond them decides nothing."""
+"""Maximum number of digests of a prompt. Longer prompts are routed by their beginning."""
 MOST_NOTED = 1 << 17
-"""Digests that a table remembers, each a few hundred bytes."""
+"""Maximum number of digests in a table, of a few hundred bytes each."""
 _DIGEST = 16
 
 Replica = TypeVar("Replica", bound=Hashable)
 
 
 def keys_of(body: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Return the digests of a body's first prompt; empty where there is none.
+    """Return the digests of the prefixes of a body's first prompt; empty if there is none.
 
-    A conversation's are those of its beginning and more, as long as nothing is changed in what was said.
+    A later turn of a conversation has the digests of the earlier ones, as long as the earlier messages are unchanged.
     """
     text = _text(body)
     digest, keys = hashlib.blake2b(digest_size=_DIGEST), []
@@ -37,8 +37,8 @@ def keys_of(body: Mapping[str, Any]) -> tuple[bytes, ...]:
 
 
 def _text(body: Mapping[str, Any]) -> bytes:
-    """The first prompt in bytes; a list of tokens as four bytes each. What is no prompt is none: the replica refuses
-    it."""
+    """Return the first prompt in bytes, with four bytes for each token of a list; empty for an invalid prompt, which
+    the replica refuses."""
     if isinstance(messages := body.get("messages"), list):
         return "".join(_messages(messages)).encode(errors="replace")
     prompt = body.get("prompt")
@@ -62,12 +62,12 @@ def _messages(messages: list[Any]) -> Iterator[str]:
 
 
 class Affinity(Generic[Replica]):
-    """Remembers where prompts went.
+    """Table of the replicas to which prompts went.
 
     Args:
-        imbalance: how many requests more than the least loaded replica another one may have and still be preferred for
-            what it keeps.
-        most: digests that are remembered.
+        imbalance: number of requests by which the load of a replica with a cached prefix may exceed the smallest load
+            and still be preferred.
+        most: maximum number of digests.
     """
 
     def __init__(self, imbalance: int, most: int = MOST_NOTED) -> None:
@@ -76,12 +76,12 @@ class Affinity(Generic[Replica]):
         self._noted: OrderedDict[bytes, set[Replica]] = OrderedDict()
 
     def ranked(self, keys: Sequence[bytes], loads: Mapping[Replica, int]) -> list[list[Replica]]:
-        """Replicas in the order in which to try them: first those that have the longest beginning of the prompt and not
-        too much to do, then the others, each from the least to the most loaded.
+        """Return groups of replicas in the order in which to try them: first those with the longest prefix of the
+        prompt and an acceptable load, then the others, each group from the least to the most loaded.
 
         Args:
-            keys: of the prompt.
-            loads: requests that each replica has.
+            keys: digests of the prompt.
+            loads: number of requests of each replica.
         """
         if not loads:
             return []
@@ -98,7 +98,7 @@ class Affinity(Generic[Replica]):
         return set()
 
     def note(self, keys: Sequence[bytes], replica: Replica) -> None:
-        """A prompt went to a replica. Its beginning is the last of it to be forgotten."""
+        """Record that a prompt went to a replica. Its shortest prefix is marked last, so that it is dropped last."""
         for key in reversed(keys):
             self._noted.setdefault(key, set()).add(replica)
             self._noted.move_to_end(key)
@@ -106,7 +106,7 @@ class Affinity(Generic[Replica]):
             self._noted.popitem(last=False)
 
     def keep_only(self, replicas: set[Replica]) -> None:
-        """Forgets every other replica."""
+        """Drop all other replicas."""
         for key in list(self._noted):
             self._noted[key] &= replicas
             if not self._noted[key]:

@@ -1,9 +1,9 @@
-"""Streams between processes: a replica sends the parts of its answers straight to the gateway that asked.
+"""Streams between processes: a replica sends the parts of its answers directly to the gateway that requested them.
 
-An answer has an event per token, and what carries whole calls between processes takes a millisecond of a processor or
-two for each of them. A frame on a connection takes a tenth of that. A gateway has an `Inbox`, which listens; a replica
-has an `Outbox`, with one connection for each gateway that asks it. A frame is the number of its answer, its kind, its
-length, and so many bytes.
+An answer has an event per token, and a remote call for each of them would take a millisecond or two of processor time.
+A frame on a socket takes a tenth of that. A gateway has an `Inbox`, which listens; a replica has an `Outbox`, with a
+connection to each gateway that sends it requests. A frame consists of the number of its answer, its kind, its length,
+and its data.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ _FRAME = struct.Struct(">QBI")
 _BODY, _START = 0, 1
 _KEY_BYTES = 32
 MOST_BYTES = 64 << 20
-"""Of a frame: a part of a stream has what a moment brings."""
+"""Maximum size of a frame. A frame is the part of a stream since the previous one, which is far less."""
 CONNECT_SECONDS = 5.0
 AUTHENTICATE_SECONDS = 2.0
-"""Seconds in which a new connection must bring the key. A replica sends it with the first bytes."""
+"""Time in seconds in which a new connection must send the key. A replica sends it with its first bytes."""
 MOST_STRANGERS = 512
-"""Connections that have not sent the key yet. The oldest one is closed for another one."""
+"""Maximum number of connections that have not sent the key yet. The oldest one is closed for a new one."""
 _BACKLOG = 64
-"""Connections that are accepted at a time: few, so that a new one is read several times before others push it out."""
+"""Backlog of the listening socket. It is small, so that a new connection is read several times before later ones can
+displace it."""
 _ARRIVE_SECONDS = 10.0
-"""What a replica has sent is there by then, or it never comes."""
+"""Time in seconds in which the last parts of a finished answer must arrive."""
 
 
 class ChannelLost(Exception):
@@ -48,12 +49,13 @@ class ChannelLost(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a gateway takes the parts of one answer.
+    """Address for the parts of one answer.
 
     Attributes:
-        host: of the gateway's machine.
-        key: which a connection begins with. It is known to those alone whom the gateway has asked something.
-        answer: the number of the answer.
+        host: address of the gateway's machine.
+        port: port of its inbox.
+        key: secret with which a connection begins. The gateway tells it only to the replicas that it calls.
+        answer: number of the answer.
     """
 
     host: str
@@ -63,7 +65,7 @@ class Address:
 
 
 class Incoming:
-    """The parts of one answer, as they come."""
+    """The parts of one answer, in the order of arrival."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -74,17 +76,18 @@ class Incoming:
         self._parts.put_nowait(part)
 
     def wake(self) -> None:
-        """`next` returns None once: something else is to be looked at."""
+        """Make `next` return None once, so that its caller can check something else."""
         self._parts.put_nowait(None)
 
     async def next(self) -> Part | None:
-        """The next part; None after `wake`."""
+        """Return the next part; None after `wake`."""
         part = await self._parts.get()
         self._taken += part is not None
         return part
 
     async def rest(self, sent: int) -> list[Part]:
-        """What was not taken yet of so many parts that were sent in all. Raises ChannelLost where they do not come."""
+        """Return the remaining parts of the `sent` parts of the answer. Raises ChannelLost if they do not arrive in
+        time."""
         parts = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_ARRIVE_SECONDS):
@@ -97,10 +100,10 @@ class Incoming:
 
 
 class Inbox:
-    """Where a gateway listens for the streams of its replicas.
+    """Listener of a gateway for the streams of its replicas.
 
     Args:
-        host: an address of this machine that replicas reach.
+        host: address of this machine at which replicas can reach it.
     """
 
     def __init__(self, host: str) -> None:
@@ -114,7 +117,8 @@ class Inbox:
 
     @asynccontextmanager
     async def incoming(self) -> AsyncIterator[Incoming]:
-        """An answer that is to come; of what comes after this nobody knows. The first one lets the inbox listen."""
+        """Yield the parts of a new answer; parts that arrive after the block are dropped. The first call starts to
+        listen."""
         number = next(self._numbers)
         self._open[number] = one = Incoming(Address(self._host, await self._port(), self._key, number))
         try:
@@ -123,8 +127,8 @@ class Inbox:
             del self._open[number]
 
     async def _port(self) -> int:
-        """That is listened on. Where this machine does not have the address itself, because another one translates it,
-        all that it has are listened on."""
+        """Return the port, listening if necessary. If the address is not one of this machine (it is translated by
+        another one), listens on all addresses of this machine."""
         async with self._begins:
             if self._server is None:
                 try:
@@ -143,19 +147,19 @@ class Inbox:
             while True:
                 number, kind, length = _FRAME.unpack(await reader.readexactly(_FRAME.size))
                 if length > MOST_BYTES:
-                    _log.error("a part of %d bytes: the connection is closed", length)
+                    _log.error("received a part of %d bytes, which is too large: closing the connection", length)
                     return
                 data = await reader.readexactly(length)
                 if (one := self._open.get(number)) is not None:
                     one.put(_start(data) if kind == _START else data)
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
-            pass  # it is gone, and Ray tells of those that wait for it
+            pass  # the replica is gone, and Ray notifies the requests that wait for it
         finally:
             writer.close()
 
     async def _authenticated(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Return True if the other side sends the key in time. Those that have not sent it yet have a bound together,
-        so that they leave descriptors and memory for those that do."""
+        """Return True if the other side sends the key in time. The number of unauthenticated connections is limited, so
+        that they leave descriptors and memory for the others."""
         while len(self._strangers) >= most_strangers():
             oldest, _ = self._strangers.popitem(last=False)
             oldest.transport.abort()
@@ -167,25 +171,25 @@ class Inbox:
             self._strangers.pop(writer, None)
         if hmac.compare_digest(key, self._key):
             return True
-        _log.warning("a connection without the key was closed")
+        _log.warning("closed a connection without the key")
         return False
 
 
 def most_strangers() -> int:
-    """Return the connections without a key that may be open: a quarter of the process's descriptors at most."""
+    """Return the maximum number of unauthenticated connections, at most a quarter of the process's descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_STRANGERS if soft == resource.RLIM_INFINITY else max(1, min(MOST_STRANGERS, soft // 4))
 
 
 class Outbox:
-    """A replica's connections to gateways, each from its first stream on."""
+    """A replica's connections to gateways, opened at the first stream."""
 
     def __init__(self) -> None:
         self._writers: dict[bytes, asyncio.StreamWriter] = {}
         self._connects = asyncio.Lock()
 
     async def send(self, address: Address, part: Part) -> None:
-        """Sends a part of an answer. Raises ChannelLost."""
+        """Send a part of an answer. Raises ChannelLost."""
         writer = self._writers.get(address.key)
         try:
             if writer is None or writer.is_closing():

@@ -1,4 +1,4 @@
-"""A request to a replica's application and what comes back, as values that can be sent between processes."""
+"""A request to a replica's application, and its answer, as values that can be sent between processes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Start(NamedTuple):
-    """The status of an answer and its headers, with which it begins."""
+    """Status and headers, with which an answer begins."""
 
     status: int
     headers: Headers
 
     @property
     def streams(self) -> bool:
-        """Whether events follow, as they come, rather than a body that is read as a whole."""
+        """True if the body is a stream of events."""
         return self.status == 200 and dict(self.headers).get(b"content-type", b"").startswith(STREAM)
 
 
 Part = Start | bytes
-"""Of an answer: first its start, then parts of its body, of which each has whole events where it is a stream."""
+"""A part of an answer: its start, or bytes of its body. In a stream every part consists of whole events."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A whole request.
+    """A complete HTTP request.
 
     Attributes:
-        path: as in ASGI.
-        query: likewise, in bytes.
-        keys: digests by which the prompt is known again, of ever longer beginnings; empty: any replica will do.
+        method: HTTP method.
+        path: path, decoded, as in ASGI.
+        query: query string, in bytes as in ASGI.
+        headers: headers as in ASGI.
+        body: the whole body.
+        keys: digests of increasing prefixes of the prompt, for routing; empty for any replica.
     """
 
     method: str
@@ -48,7 +51,7 @@ class Call:
     keys: tuple[bytes, ...] = ()
 
     def scope(self) -> Scope:
-        """What an ASGI application takes for it."""
+        """Return the ASGI scope of the request."""
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -66,10 +69,10 @@ class Call:
 
 
 async def answered(app: ASGIApp, call: Call) -> AsyncGenerator[Part, None]:
-    """What an application answers to a request, what is there together as one part. Closing the iterator before its
-    end is the client's leaving.
+    """Yield an application's answer to a request; bytes that are available together are one part. Closing the iterator
+    early acts as a disconnected client.
 
-    Raises what the application raises before its answer begins; what it raises later it has told of in the answer.
+    Raises the application's exception if the answer has not begun. Later errors are part of the answer.
     """
     parts: asyncio.Queue[Part | None] = asyncio.Queue()
     read, left = False, asyncio.Event()
@@ -105,7 +108,7 @@ async def answered(app: ASGIApp, call: Call) -> AsyncGenerator[Part, None]:
             while not parts.empty():
                 more = parts.get_nowait()
                 if not isinstance(more, bytes):
-                    parts.put_nowait(more)  # the end, after which nothing comes
+                    parts.put_nowait(more)  # the end marker, which is always last
                     break
                 pieces.append(more)
             yield b"".join(pieces)

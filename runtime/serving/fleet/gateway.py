@@ -1,10 +1,10 @@
-"""What clients of a fleet reach: an ASGI application that gives each request to a replica of the server, and to another
-one where that one dies.
+"""ASGI application in front of a fleet: it forwards each request to a replica of the server, and to another one if that
+replica dies.
 
-Answers, errors and all of OpenAI's protocol are the replicas'; this module reads of a request only what it needs to
-know the prompt again, and settles its seed. An answer that is no stream is passed on when it is whole, so that until
-then it can be asked for again. A stream is passed on as it comes; where it breaks off, the request is sent to another
-replica and what the client has already is left out (`sscc.runtime.serving.fleet.resumed_stream`).
+Answers, errors and OpenAI's protocol are the replicas'. The gateway reads only the parts of a request that identify its
+prompt, and sets its seed. An answer without streaming is passed on when it is complete, so until then the request can
+be repeated. A stream is passed on as it comes. If it breaks off, the request is sent to another replica, and the part
+that the client already has is left out (`sscc.runtime.serving.fleet.resumed_stream`).
 """
 
 from __future__ import annotations
@@ -43,54 +43,54 @@ _log = logging.getLogger("sscc.fleet")
 
 GENERATION = ("/v1/completions", "/v1/chat/completions")
 UNAVAILABLE = "unavailable"
-"""The code of errors with which a replica refuses or ends what it would have served: it closes, or a rank is gone."""
+"""Error code of a replica that refuses or ends a request because it is closing, or one of its ranks is gone."""
 LOST = Http(503, SERVER_ERROR, "replica_lost")
 SEED_BYTES = 32
-"""That a body may be longer once it has a seed."""
+"""Maximum increase of a body's size when it gets a seed."""
 _SEED_BITS = 62
 MOST_SENT = 16 << 20
-"""Bytes of a stream that are remembered, to take it up again."""
+"""Maximum bytes of a stream that are kept for resuming it."""
 
 
 class FleetErrors(ApiKind):
-    NO_REPLICA = "no replica answers", UNAVAILABLE_HTTP
+    NO_REPLICA = "no replica is available", UNAVAILABLE_HTTP
     REPLICAS_CANNOT_START = "the replicas cannot be started", UNAVAILABLE_HTTP
-    QUEUE_FULL = "{requests} requests wait for a replica: try again later", QUEUE_FULL
+    QUEUE_FULL = "{requests} requests are waiting for a replica: try again later", QUEUE_FULL
     ANSWER_LOST = (
-        "the answer ends here: the replica that made it was lost, and no other one could go on with it",
+        "the answer is incomplete: its replica was lost, and no other one could continue it",
         LOST,
     )
-    REQUEST_LOST = "the replicas that worked on this request were lost", LOST
+    REQUEST_LOST = "the replicas that processed this request were lost", LOST
 
 
 class ReplicaLost(Exception):
-    """The replica has died, or has ended what it was asked for because it ends itself."""
+    """The replica has died, or has ended the request because it is shutting down."""
 
 
 class Pool(Protocol):
-    """The replicas."""
+    """Interface to the replicas."""
 
     def call(self, call: Call) -> AsyncGenerator[Part, None]:
-        """What one of them answers. Closing it early cancels the request.
+        """Yield the answer of a replica. Closing the iterator early cancels the request.
 
-        Raises ReplicaLost, and ApiError where none takes the request.
+        Raises ReplicaLost, and ApiError if no replica accepts the request.
         """
         ...
 
     async def states(self) -> Mapping[str, Mapping[str, Any]]:
-        """Of every replica that answers, by its name: "metrics", its text for Prometheus; "status", the body of
-        /v1/status."""
+        """Return the state of every available replica by its name: "metrics", its metrics in Prometheus's text format,
+        and "status", its /v1/status."""
         ...
 
 
 @dataclass
 class Counts:
-    """What a gateway counts since its start.
+    """Counters of a gateway since its start.
 
     Attributes:
-        retried: requests that were sent again before anything of their answer was.
-        resumed: streams that went on with another replica.
-        lost: requests that ended with an error because their replica was lost.
+        retried: requests that were sent again before any part of their answer was sent to the client.
+        resumed: streams that another replica continued.
+        lost: requests that failed because their replica was lost.
     """
 
     retried: int = 0
@@ -98,13 +98,13 @@ class Counts:
     lost: int = 0
 
     def metrics(self, gateway: str, replicas: int) -> list[Metric]:
-        """For Prometheus."""
+        """Return the counters for Prometheus."""
         texts = {
-            "retried": "Requests that went to another replica before anything of their answer was sent.",
-            "resumed": "Streams that went on with another replica.",
-            "lost": "Requests that ended with an error because their replica was lost.",
+            "retried": "Requests sent to another replica before any part of their answer was sent.",
+            "resumed": "Streams continued by another replica.",
+            "lost": "Requests that failed because their replica was lost.",
         }
-        families: list[Metric] = [GaugeMetricFamily("sscc_fleet_replicas", "Replicas that answer.", value=replicas)]
+        families: list[Metric] = [GaugeMetricFamily("sscc_fleet_replicas", "Replicas available.", value=replicas)]
         for name, text in texts.items():
             family = CounterMetricFamily(f"sscc_fleet_{name}", text, labels=["gateway"])
             family.add_metric([gateway], getattr(self, name))
@@ -113,18 +113,18 @@ class Counts:
 
 
 class Gateway:
-    """The application, behind the same gate as a server's.
+    """The ASGI application, behind the same `Gate` as a server.
 
     Args:
         pool: the replicas.
-        by_prompt: True if they keep beginnings of prompts, so that requests go where theirs was prefilled.
-        attempts: how many replicas a request may be sent to in all. It is bounded because a request may be what ends
-            them.
-        max_body: bytes of a request's body.
-        api_keys: keys, one of which /v1/ asks for, and the replicas too; empty: none.
-        name: the name of this gateway, in metrics.
-        hosts: the names of the gateway; None: those of loopback.
-        root_path: is taken off the beginning of paths that have it.
+        by_prompt: True to route requests to replicas that have cached a prefix of the prompt.
+        attempts: maximum number of replicas to which a request is sent. It is bounded because the request itself may be
+            what kills them.
+        max_body: maximum size of a body in bytes.
+        api_keys: API keys of /v1/, which the replicas also require; empty for none.
+        name: name of this gateway in metrics.
+        hosts: allowed host names and origins; None for those of loopback.
+        root_path: prefix to remove from paths that begin with it.
     """
 
     def __init__(
@@ -194,14 +194,14 @@ class Gateway:
                     break
                 self.counts.resumed += answer.begun
                 self.counts.retried += not answer.begun
-                _log.warning("%s: its replica was lost, it goes to another one", logged(call.path))
+                _log.warning("%s: its replica was lost, sending the request to another one", logged(call.path))
             except Diverged:
                 break
         self.counts.lost += 1
         raise lost(answer.begun)
 
     async def _health(self) -> Response:
-        """200 where a replica answers."""
+        """200 if a replica is available."""
         replicas = len(await self._pool.states())
         return JSONResponse({"status": "ok" if replicas else "failed", "replicas": replicas}, 200 if replicas else 503)
 
@@ -219,8 +219,8 @@ class Gateway:
 
 
 def prepared(call: Call, *, by_prompt: bool) -> Call:
-    """Return a request for text with a seed, so that it means the same when it is sent again, and with the digests of
-    its prompt where requests are routed by these. A body that is no JSON object stays as it is: the replica refuses
+    """Return a generation request with a seed, so that repeating it gives the same answer, and with the digests of its
+    prompt if they are needed for routing. A body that is not a JSON object is not changed, and the replica refuses
     it."""
     try:
         body = json.loads(call.body)
@@ -231,7 +231,7 @@ def prepared(call: Call, *, by_prompt: bool) -> Call:
     keys = keys_of(body) if by_prompt else ()
     if body.get("seed") is not None:
         return replace(call, keys=keys)
-    # Of two fields of one name the last one counts, so that a null is replaced too; nothing else is touched.
+    # Of two fields with the same name the last one counts, so this also replaces a null. The rest is unchanged.
     rest = call.body.rstrip().removesuffix(b"}")
     text = rest + (b"," if body else b"") + b'"seed":%d}' % secrets.randbits(_SEED_BITS)
     length = (b"content-length", str(len(text)).encode())
@@ -240,18 +240,18 @@ def prepared(call: Call, *, by_prompt: bool) -> Call:
 
 
 def lost(begun: bool) -> ApiError:
-    """Return the error of a request that went with its replica."""
+    """Return the error of a request whose replica was lost."""
     return FleetErrors.ANSWER_LOST() if begun else FleetErrors.REQUEST_LOST()
 
 
 class _Answer:
-    """What a client gets of the answers of one replica or of several.
+    """The answer to a client, from one replica or from several in turn.
 
     Attributes:
-        send: of ASGI.
-        begun: whether anything of a stream was sent.
-        ended: whether the client has all.
-        remembered: whether what was sent is known, so that another replica can go on.
+        send: ASGI's `send`, with a record of the end.
+        begun: True if a part of a stream has been sent.
+        ended: True if the answer is complete.
+        remembered: True if all that was sent is still in memory, so that another replica can continue.
     """
 
     def __init__(self, send: Send) -> None:
@@ -267,14 +267,14 @@ class _Answer:
         return self._bytes <= MOST_SENT
 
     def again(self) -> None:
-        """An answer begins anew, with another replica."""
+        """Start over with the answer of another replica."""
         self._start: Start | None = None
         self._body = bytearray()
         self._replay = Replay(b"".join(self._sent)) if self.begun else None
 
     async def add(self, part: Part) -> None:
-        """Takes the next part of a replica's answer. Raises ReplicaLost where it says that the replica ends, and
-        Diverged."""
+        """Add the next part of a replica's answer. Raises ReplicaLost if the part is an error of a replica that shuts
+        down, and Diverged."""
         if isinstance(part, Start):
             self._start = part
             if self.begun and not self._streams:
@@ -288,7 +288,7 @@ class _Answer:
             await self._pass_on(part if self._replay is None else self._replay.rest(part))
 
     async def end(self) -> None:
-        """The replica's answer is complete. Raises ReplicaLost as `add` does."""
+        """End the replica's answer. Raises ReplicaLost as `add` does."""
         if self._start is None:
             raise ReplicaLost
         if self._streams:
@@ -302,11 +302,11 @@ class _Answer:
         await self.close(bytes(self._body))
 
     async def close(self, rest: bytes = b"") -> None:
-        """Sends what is left of the body, and its end."""
+        """Send the rest of the body, and end it."""
         await self.send({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """Ends the answer with an error: as an event where a stream has begun."""
+        """End the answer with an error, as an event if a stream has begun."""
         if self.ended:
             return
         if not self._started:
@@ -323,7 +323,7 @@ class _Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether all events of a stream were sent."""
+        """True if all events of a stream have been sent."""
         return bool(self._sent) and self._sent[-1].endswith(DONE)
 
     async def _begin(self, start: Start) -> None:
@@ -353,7 +353,7 @@ class _Answer:
 
 
 def _code(body: bytes | bytearray) -> str | None:
-    """The code of an error's body."""
+    """Return the code in the body of an error."""
     try:
         code: str | None = json.loads(body)["error"]["code"]
     except (ValueError, KeyError, TypeError):

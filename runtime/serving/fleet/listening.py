@@ -1,4 +1,4 @@
-"""A port of the gateway's own, in the process and the event loop that it has."""
+"""Serving an ASGI application on a port within an event loop that is already running."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sscc.ir.errors import UsageError
 from sscc.runtime.serving.server.service import bind, config_of, no_address
 
 FREE_SECONDS = 10.0
-"""By then the gateway that was there before has closed its port."""
+"""Time in seconds to wait for a previous gateway to close its port."""
 _LOOK_SECONDS = 0.1
 _BACKLOG = 2048
 
 
 class Listening:
-    """An application that is served on a port, until it is stopped."""
+    """An application that is served on a port until `stop`."""
 
     def __init__(self, application: ASGIApp, bound: socket.socket, drain_seconds: float) -> None:
         self._server = _Server(config_of(application, int(drain_seconds)))
@@ -29,9 +29,9 @@ class Listening:
 
     @classmethod
     async def start(cls, application: ASGIApp, host: str, port: int, drain_seconds: float) -> Listening:
-        """Returns when clients can connect.
+        """Start to serve, and return when clients can connect.
 
-        Raises UsageError where the address cannot be had.
+        Raises UsageError if the address is not available.
         """
         until = time.monotonic() + FREE_SECONDS
         while True:
@@ -46,17 +46,17 @@ class Listening:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody can connect any more."""
+        """True if the server has ended."""
         return self._task.done()
 
     async def stop(self) -> None:
-        """Closes the port, and returns when every answer is sent or the time for it is over."""
+        """Close the port, and return when all answers have been sent or `drain_seconds` have passed."""
         self._server.should_exit = True
         await asyncio.gather(self._task, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, which leaves signals to whoever has the process."""
+    """Uvicorn's server without signal handlers, which belong to the process's owner."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that clients can connect to. Raises UsageError where the address cannot be had."""
+    """Return a listening socket. Raises UsageError if the address is not available."""
     bound = bind(host, port)
     try:
         bound.listen(_BACKLOG)

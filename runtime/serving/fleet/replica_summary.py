@@ -1,4 +1,4 @@
-"""One answer of what several replicas say about themselves."""
+"""Metrics and status of a fleet, combined from those of its replicas."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ LABEL = "replica"
 
 
 def metrics_of(texts: Mapping[str, str], own: Sequence[Metric]) -> bytes:
-    """Metrics of all replicas in Prometheus' text format, with the replica's name as a label, and those of the gateway.
+    """Return the metrics of all replicas in Prometheus's text format, labelled with the replica's name, and the
+    gateway's.
 
     Args:
-        texts: what each replica says in that format, by its name.
-        own: of the gateway.
+        texts: metrics of each replica in the same format, by its name.
+        own: metrics of the gateway.
     """
     families: dict[str, Metric] = {}
     for replica, text in texts.items():
@@ -48,8 +49,8 @@ class _Families(Collector):
 
 
 def status_of(states: Mapping[str, Json]) -> Json:
-    """/v1/status of all replicas: totals and the queue added up, slots one after the other with their replica's name;
-    the program is that of one of them."""
+    """Return /v1/status of a fleet: totals and queue lengths are added up, and the slots are concatenated with their
+    replica's name. The program is the same in all replicas, so the first one's is returned."""
     first = next(iter(states.values()))
     slots = [slot | {LABEL: name} for name, state in states.items() for slot in state["slots"]]
     return first | {

@@ -1,10 +1,10 @@
-"""A stream that breaks off in the middle, taken up again from the same request's second stream.
+"""Resuming a broken stream with the stream of a repeated request.
 
-A request's tokens depend on its prompt, its sampling and its seed, and on nothing else (docs/serving.md). So a request
-whose seed is settled may be sent again to another replica, from its beginning: what that one makes is what the first
-one made. To prefill the prompt and the tokens so far would be another thing, since the rows that a compressed cache
-keeps are chosen at the prompt's end. What a client has already is left out of the second stream, and compared: where
-the two differ, as between machines with other arithmetic, the stream is not taken up.
+The tokens of a request depend only on its prompt, its sampling parameters and its seed (docs/serving.md). So a request
+with a fixed seed can be sent again to another replica, which generates the same tokens. The alternative, to prefill the
+prompt and the tokens so far, would give different results, because a compressed cache selects its rows at the end of
+the prompt. The part of the second stream that the client already has is compared with the first stream and left out. If
+they differ, for example between machines with different arithmetic, the stream is not resumed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Json = dict[str, Any]
 
 
 class Diverged(Exception):
-    """The second stream is not the first one again."""
+    """The second stream does not repeat the first one."""
 
 
 def events_of(data: bytes) -> Iterator[bytes]:
-    """The events of a part of a stream, each with its end."""
+    """Yield the events of a part of a stream, each with its terminator."""
     for event in data.split(END):
         if event:
             yield event + END
@@ -35,13 +35,14 @@ def events_of(data: bytes) -> Iterator[bytes]:
 
 @dataclass
 class _Choice:
-    """What was sent of one answer, or is still to come of that.
+    """One answer: while the first stream is read, what was sent; then what is expected from the second stream.
 
     Attributes:
-        texts: its text, and its thought, by the names of their fields.
-        calls: deltas of calls of tools, without their ids, which are not the same again.
-        logprobs: an entry per token.
-        opened: the chunk was there that says whose answer it is.
+        texts: text and thought of the answer, by the names of their fields.
+        calls: deltas of tool calls, without their ids, which are random.
+        logprobs: one entry per token.
+        opened: True if the first chunk, with the role, has been sent.
+        finish: finish reason, if it has been sent.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class _Choice:
 
     @property
     def awaits(self) -> bool:
-        """True while something that was sent has not come again."""
+        """True while a part that was sent has not been repeated."""
         return any(self.texts.values()) or bool(self.calls or self.logprobs)
 
     def add(self, choice: Json) -> None:
@@ -64,7 +65,7 @@ class _Choice:
         self.finish = choice["finish_reason"] or self.finish
 
     def rest(self, choice: Json) -> Json | None:
-        """Return the new part of a chunk's choice, or None; the rest is taken off what is expected.
+        """Return the new part of a chunk's choice, or None, and remove the repeated part from what is expected.
 
         Raises Diverged.
         """
@@ -75,15 +76,16 @@ class _Choice:
         is_new = bool(any(_texts(rest).values()) or _calls(rest) or _entries(rest))
         finish = choice["finish_reason"]
         if finish is not None and (self.awaits or self.finish not in (None, finish)):
-            raise Diverged  # it ends before the first one did, or otherwise
+            raise Diverged  # the second answer ends earlier or for another reason
         if self.finish is not None and is_new:
-            raise Diverged  # the first one had ended here
+            raise Diverged  # the second answer continues after the end of the first one
         opens, finished = _opens(choice) and not self.opened, finish is not None and self.finish is None
         self.opened = self.opened or opens
         return rest if opens or finished or is_new else None
 
     def _known(self, name: str, text: str) -> int:
-        """Return how many letters of a text have been sent, and take them off what is expected. Raises Diverged."""
+        """Return the number of repeated characters of a text, and remove them from what is expected. Raises
+        Diverged."""
         expected = self.texts.get(name, "")
         count = min(len(text), len(expected))
         if text[:count] != expected[:count]:
@@ -93,7 +95,7 @@ class _Choice:
 
 
 def _common(items: list[Any], expected: list[Any]) -> tuple[int, list[Any]]:
-    """Return the number of items that were expected, and the items expected after them. Raises Diverged."""
+    """Return the number of repeated items, and the remaining expected items. Raises Diverged."""
     count = min(len(items), len(expected))
     if items[:count] != expected[:count]:
         raise Diverged
@@ -101,10 +103,10 @@ def _common(items: list[Any], expected: list[Any]) -> tuple[int, list[Any]]:
 
 
 class Replay:
-    """What a second stream adds to a first one.
+    """Extracts the new part of a repeated stream.
 
     Args:
-        sent: the first stream, as far as it went: whole events.
+        sent: the first stream as far as it was sent, in whole events.
     """
 
     def __init__(self, sent: bytes) -> None:
@@ -122,9 +124,9 @@ class Replay:
                 self._choices.setdefault(choice["index"], _Choice()).add(choice)
 
     def rest(self, part: bytes) -> bytes:
-        """What of the next part of the second stream has not been sent, as chunks of the first one's answer.
+        """Return the new events in a part of the second stream, with the id and creation time of the first one.
 
-        Raises Diverged where it is not what was sent.
+        Raises Diverged if the stream does not repeat the first one.
         """
         return b"".join(self._new(event) for event in events_of(part))
 
@@ -146,7 +148,7 @@ class Replay:
 
 
 def _chunk(event: bytes) -> Json | None:
-    """What an event says; None of comments, of the end, and of errors."""
+    """Return the chunk in an event; None for comments, the end marker and errors."""
     if not event.startswith(DATA) or event == DONE or event.startswith(ERROR):
         return None
     chunk: Json = json.loads(event[len(DATA) :])
@@ -161,7 +163,7 @@ def _texts(choice: Json) -> dict[str, str]:
 
 
 def _calls(choice: Json) -> list[Json]:
-    """Return the deltas of calls without their ids."""
+    """Return the deltas of tool calls without their ids."""
     deltas = choice.get("delta", {}).get("tool_calls") or []
     return [{name: value for name, value in delta.items() if name != "id"} for delta in deltas]
 
@@ -171,7 +173,7 @@ def _opens(choice: Json) -> bool:
 
 
 def _entries(choice: Json) -> list[Any]:
-    """Of the logprobs one entry per token, whichever protocol's."""
+    """Return the logprobs of a choice with one entry per token, for either protocol."""
     logprobs = choice["logprobs"]
     if logprobs is None:
         return []
@@ -183,7 +185,7 @@ def _columns(logprobs: Json) -> list[list[Any]]:
 
 
 def _trimmed(choice: Json, letters: Mapping[str, int], calls: int, entries: int) -> Json:
-    """Return a choice without so much of its beginning."""
+    """Return a choice without the given numbers of leading characters, calls and logprob entries."""
     logprobs = choice["logprobs"]
     if logprobs is not None:
         logprobs = {key: value[entries:] if isinstance(value, list) else value for key, value in logprobs.items()}

@@ -1,1 +1,1 @@
-"""An engine behind HTTP, with OpenAI's protocol: what `sscc serve` runs. Needs the packages of the extra `serve`."""
+"""HTTP server over an engine, with OpenAI's protocol; used by `sscc serve`. Needs the packages of the extra `serve`."""

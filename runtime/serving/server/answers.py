@@ -1,4 +1,4 @@
-"""From what the engine made to the bodies of answers, whole or in chunks: /v1/completions and /v1/chat/completions."""
+"""Answers of /v1/completions and /v1/chat/completions, whole or in chunks, from the engine's results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sscc.runtime.text.token_text import Offsets, TokenBytes, as_text
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say; the number that OpenAI uses."""
+"""Finite value for minus infinity, which JSON cannot express; the value that OpenAI uses."""
 
 
 def failure(finish: Finish | None, tokens: int, timeout: float | None) -> ApiError | None:
-    """The error that an ending is for the client; None where it is an answer, or has not come."""
+    """Return the error for a finish reason; None if it is a complete answer, or None."""
     if finish is None or finish in FINISH_REASONS:
         return None
     if finish == "timeout":
@@ -36,7 +36,7 @@ def failure(finish: Finish | None, tokens: int, timeout: float | None) -> ApiErr
 
 @dataclass(frozen=True)
 class Counts:
-    """Tokens of an answer or of a request: of the prompt, new ones, and those that an earlier prefill saved."""
+    """Token counts of an answer or a request: prompt tokens, generated tokens, and cached tokens of the prompt."""
 
     prompt: int
     new: int
@@ -44,15 +44,15 @@ class Counts:
 
 
 class Format(ABC):
-    """Makes the bodies that belong to one request, whole or as server-sent events."""
+    """Conversion of the results of a request to the body of the answer, whole or as server-sent events."""
 
     @abstractmethod
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
-        """Return the body of an answer that is not streamed."""
+        """Return the body of an answer without streaming."""
 
     @abstractmethod
     def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
-        """Return the events of the new part of answer `index`. `counts` are the tokens of that answer."""
+        """Return the events of the next piece of answer `index`. `counts` are the counts of that answer so far."""
 
     @abstractmethod
     def closing(self, counts: Counts) -> list[bytes]:
@@ -60,11 +60,11 @@ class Format(ABC):
 
     @abstractmethod
     def failing(self, error: ApiError) -> list[bytes]:
-        """Return the events of an error, after which nothing comes."""
+        """Return the events of an error, which end the stream."""
 
 
 def counts_of(completions: Sequence[Completion], per_prompt: int) -> Counts:
-    """Return the tokens of a request: those of a prompt count once, however many answers it has."""
+    """Return the counts of a request. A prompt is counted once, however many answers it has."""
     prompts = completions[::per_prompt]
     return Counts(
         sum(done.prompt_tokens for done in prompts),
@@ -80,15 +80,15 @@ def event(data: Json, name: str | None = None) -> bytes:
 
 
 class ChoicesFormat(Format):
-    """Makes bodies with a list of choices, as OpenAI's /v1/completions and /v1/chat/completions have them.
+    """Common part of OpenAI's /v1/completions and /v1/chat/completions: bodies with a list of choices.
 
     Args:
-        model: the name of what is served.
-        spell: bytes of tokens, for logprobs.
-        choices: answers in all.
-        alternatives: how many tokens logprobs tell of; None: there are no logprobs.
-        usage: the chunks that say it: with "last" all others say that it is still to come, with "each" that of their
-            answer so far.
+        model: name of the model.
+        spell: returns the bytes of a token, for logprobs.
+        choices: total number of answers.
+        alternatives: number of alternatives in the logprobs; None for no logprobs.
+        usage: chunks that contain the usage: "last" the last one (it is null in the others), "each" every chunk, with
+            the usage of its answer so far.
     """
 
     prefix: str
@@ -138,12 +138,12 @@ class ChoicesFormat(Format):
         return event(chunk | {"usage": usage_of(counts) if self._usage == "each" else None})
 
     def _opening(self, index: int) -> list[Json]:
-        """Return the chunks that come before the first one of an answer."""
+        """Return the chunks before the first one of an answer."""
         return []
 
     @abstractmethod
     def _choice(self, index: int, done: Completion) -> Json:
-        """Return the choice of an answer that is not streamed."""
+        """Return the choice of an answer without streaming."""
 
     @abstractmethod
     def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]: ...
@@ -153,11 +153,11 @@ class ChoicesFormat(Format):
 
 
 class CompletionFormat(ChoicesFormat):
-    """Of /v1/completions: a chunk looks like the whole.
+    """Format of /v1/completions. A chunk has the same form as the whole answer.
 
     Args:
-        echoed: text and tokens of the prompt that each answer begins with; empty: they begin with no prompt.
-        answers: False where nothing but prompts is told, though the engine makes one token after each.
+        echoed: text and tokens of the prompt for each answer; empty if the answers do not repeat their prompts.
+        answers: False for the prompts only; the engine then still generates one token for each, which is dropped.
     """
 
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
@@ -175,7 +175,7 @@ class CompletionFormat(ChoicesFormat):
     ) -> None:
         super().__init__(model, spell, choices, alternatives, usage)
         self._answers = answers
-        self._echoed = dict(enumerate(echoed))  # of each answer that has not begun
+        self._echoed = dict(enumerate(echoed))  # by answer, until the answer has begun
 
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
         counts = self._told(counts_of(completions, per_prompt))
@@ -217,7 +217,8 @@ class CompletionFormat(ChoicesFormat):
         }
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens, and the one that was picked, by their texts; of two with one text the likelier."""
+        """Return the top tokens and the picked one by their texts. For tokens with the same text the most likely one
+        counts."""
         by_text: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
             by_text.setdefault(as_text(self._spell(token)), _finite(logprob))
@@ -225,12 +226,12 @@ class CompletionFormat(ChoicesFormat):
 
 
 class ChatFormat(ChoicesFormat):
-    """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new.
+    """Format of /v1/chat/completions. The first chunk of an answer contains the role.
 
     Args:
-        readers: split the answers into thoughts, text and calls; one for each.
-        with_thoughts: thoughts are part of the answers.
-        short_ids: ids of calls have nine letters and digits, as some templates demand.
+        readers: split the answers into thoughts, text and tool calls; one for each answer.
+        with_thoughts: True to include thoughts in the answers.
+        short_ids: True for call ids of nine letters and digits, which some templates require.
     """
 
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -258,7 +259,7 @@ class ChatFormat(ChoicesFormat):
         return [self._body(self.chunk_object, [choice])]
 
     def parts(self, index: int, text: str, *, last: bool) -> list[Part]:
-        """Return the parts of an answer that more of its text completes."""
+        """Return the parts that are complete after more text of an answer."""
         reader = self._readers[index]
         parts = reader.push(text) if text else []
         return [part for part in parts + (reader.finish() if last else []) if self._is_told(part)]
@@ -342,7 +343,7 @@ def usage_of(counts: Counts) -> Json:
 
 
 _Scored = tuple[int, TokenLogprobs | None]
-"""A token and its log-probabilities, which the first one of a prompt has none of."""
+"""A token and its logprobs. The first token of a prompt has none."""
 
 
 def _by_token(entries: Sequence[TokenLogprobs]) -> list[_Scored]:

@@ -1,5 +1,5 @@
-"""Anthropic's /v1/messages: a body is read as the chat completion that asks for the same, and the answer is written as
-blocks of content.
+"""Anthropic's /v1/messages. A body is converted to the equivalent chat completion, and the answer is returned as
+content blocks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NO_EFFECT = ("metadata", "service_tier", "container", "context_management", "ou
 
 
 class BlockErrors(ApiKind):
-    NOT_A_BLOCK = "a block of type {type!r} is not supported: text, tool_use, tool_result and thinking are", _INVALID
-    NOT_A_CONTENT = "a content must be a string or a list of blocks", _INVALID
+    NOT_A_BLOCK = "blocks of type {type!r} are not supported, only text, tool_use, tool_result and thinking", _INVALID
+    NOT_A_CONTENT = "content must be a string or a list of blocks", _INVALID
     NOT_A_TOOL = "only tools with a name and an input_schema are supported", _INVALID
 
 
@@ -39,7 +39,7 @@ class Turn(Parameters):
 
 
 class ToolChoiceObject(Parameters):
-    """The choice of a tool: any, a named one, none, or the model's."""
+    """Choice of a tool: any, a named one, none, or the model's choice."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Text | None = None
@@ -47,7 +47,7 @@ class ToolChoiceObject(Parameters):
 
 
 class ThinkingOptions(Parameters):
-    """A switch for thoughts, and the longest thought in tokens."""
+    """Switch for thoughts, and maximum length of a thought in tokens."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
@@ -55,7 +55,7 @@ class ThinkingOptions(Parameters):
 
 
 class MessagesBody(Parameters):
-    """Of POST /v1/messages."""
+    """Body of POST /v1/messages."""
 
     messages: list[Turn] = Field(min_length=1, fail_fast=True)
     model: Text | None = None
@@ -78,7 +78,7 @@ class MessagesBody(Parameters):
         return {name: value for name, value in data.items() if value is not None and name not in _NO_EFFECT}
 
     def chat(self) -> ChatBody:
-        """Return the chat completion that asks for the same. Raises ApiError."""
+        """Return the equivalent chat completion. Raises ApiError."""
         messages: list[Json] = []
         if self.system:
             messages.append({"role": "system", "content": _text(self.system)})
@@ -115,7 +115,7 @@ def _chat_tool(tool: Json) -> Json:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content, blocks joined by newlines."""
+    """Return the text of a content, with blocks joined by newlines."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
@@ -127,7 +127,7 @@ def _text(content: Any) -> str:
 
 
 def _messages(turn: Turn) -> list[Json]:
-    """Return the messages of a turn: results of tools are messages of their own, before what a user says."""
+    """Return the messages of a turn. Tool results become separate messages before the user's text."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
     results: list[Json] = []
@@ -159,19 +159,19 @@ def _messages(turn: Turn) -> list[Json]:
 
 
 class MessagesFormat(Format):
-    """Makes a message, or its events.
+    """Format of /v1/messages.
 
     Args:
-        model: the name of what is served.
-        reader: splits the answer into thoughts, text and calls.
-        stops: texts that end it.
+        model: name of the model.
+        reader: splits the answer into thoughts, text and tool calls.
+        stops: stop strings of the request.
     """
 
     def __init__(self, model: str, reader: AnswerReader, stops: Sequence[str] = ()) -> None:
         self._model, self._reader, self._stops = model, reader, stops
         self._id = f"msg_{uuid.uuid4().hex}"
         self._blocks: list[Json] = []
-        self._open: str | None = None  # the kind of the last block, while it grows
+        self._open: str | None = None  # kind of the last block while it is incomplete
         self._finish: Finish | None = None
         self._began = False
 
@@ -208,7 +208,7 @@ class MessagesFormat(Format):
         return [event(anthropic_body(error), "error")]
 
     def _add(self, part: Part) -> list[bytes]:
-        """Add a part to the blocks, and return its events."""
+        """Add a part to the blocks. Return its events."""
         if isinstance(part, Call):
             empty = {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex[:24]}", "name": part.name, "input": {}}
             events = [*self._close(), *self._begin("tool_use", empty)]
@@ -237,7 +237,7 @@ class MessagesFormat(Format):
         return [_event("content_block_stop", index=len(self._blocks) - 1)]
 
     def _stopped(self) -> Json:
-        """Return why the message ended. Which of several texts ended it is not known."""
+        """Return the stop reason. With several stop strings it is not known which of them ended the message."""
         if any(block["type"] == "tool_use" for block in self._blocks) and self._finish in ("eos", "stop"):
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if self._finish == "stop" and self._stops:

@@ -1,8 +1,8 @@
-"""Errors in the form of OpenAI's API: a status and `{"error": {"message", "type", "param", "code"}}`.
+"""Errors in the form of OpenAI's API: an HTTP status and `{"error": {"message", "type", "param", "code"}}`.
 
-A module of the server declares its kinds in an enum over `ApiKind`, whose members give an error its place in HTTP. The
-`code` of an error is OpenAI's name where OpenAI has one, and the code of its kind otherwise. Errors of the engine keep
-their kinds (`as_api_error`).
+The server's modules declare their kinds in enums over `ApiKind`, whose members add the HTTP status and the OpenAI
+fields. The `code` of an error is OpenAI's, or the code of its kind if OpenAI has none. Errors of the engine keep their
+kinds (`as_api_error`).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
 }
 NO_RETRY = {"x-should-retry": "false"}
-"""Tells OpenAI's client not to send the request again by itself."""
+"""Header that keeps OpenAI's client from repeating the request automatically."""
 
 
 @dataclass(frozen=True)
 class Http:
-    """The place of a kind in HTTP and in OpenAI's protocol.
+    """Representation of a kind in HTTP and in OpenAI's protocol.
 
     Attributes:
-        status, headers: of the answer.
-        type: OpenAI's class of errors.
-        code: OpenAI's name; None: the code of the kind.
+        status, headers: HTTP status and headers of the answer.
+        type: OpenAI's class of the error.
+        code: OpenAI's name of the error; None for the code of the kind.
     """
 
     status: int = 400
@@ -64,10 +64,10 @@ ENGINE_ERROR = Http(500, SERVER_ERROR, "engine_error", NO_RETRY)
 
 
 class ApiError(SsccError):
-    """An answer other than 200.
+    """An error answer.
 
     Attributes:
-        http: its place in HTTP.
+        http: its representation in HTTP.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class ApiError(SsccError):
 
     @property
     def code(self) -> str | None:
-        """The name of the error, for programs."""
+        """Name of the error, for programs."""
         return self.http.code or (self.kind.code if self.kind else None)
 
     @property
     def param(self) -> str | None:
-        """The parameter of the request that the error is about."""
+        """Parameter of the request that caused the error."""
         param: str | None = self.fields.get("param")
         return param
 
@@ -101,9 +101,9 @@ class ApiError(SsccError):
         return {"error": {"message": str(self), "type": self.http.type, "param": self.param, "code": self.code}}
 
     def response(self, path: str = "") -> Response:
-        """Return the answer to a request, in the form of the protocol that the path is of."""
+        """Return the answer to a request, in the form of the path's protocol."""
         body = anthropic_body(self) if path.startswith(_ANTHROPIC) else self.body()
-        # In ASCII: the message may repeat what a client sent, and that may be half a character.
+        # In ASCII, because the message may repeat a lone surrogate that the client has sent.
         return Response(json.dumps(body), self.http.status, dict(self.http.headers), "application/json")
 
 
@@ -114,11 +114,11 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
 
 
 class ApiKind(ErrorKind):
-    """Base of the enums of errors that the server answers with. A member is a message, or `message, Http`; without
-    `Http` the status is 400.
+    """Base of the enums of errors in answers. A member is a message, or `message, Http`; without `Http` the status is
+    400.
 
     Attributes:
-        http: its place in HTTP.
+        http: its representation in HTTP.
     """
 
     def __init__(self, message: str, http: Http = INVALID) -> None:
@@ -129,7 +129,7 @@ class ApiKind(ErrorKind):
         """Return an error of this kind.
 
         Args:
-            param: the parameter of the request that the error is about. Its name is a field where the message has it.
+            param: parameter of the request that caused the error, also a field if the message contains {param}.
         """
         if "param" in self.field_names:
             fields["param"] = param
@@ -141,27 +141,27 @@ class ApiKind(ErrorKind):
 
 
 class ServerErrors(ApiKind):
-    NO_SUCH_PATH = "there is no {method} {path} here", Http(404)
-    WRONG_METHOD = "{path} takes no {method}", Http(405)
+    NO_SUCH_PATH = "there is no {method} {path} on this server", Http(404)
+    WRONG_METHOD = "{path} does not accept {method}", Http(405)
     REFUSED = "{detail}"
     TIMED_OUT = (
-        "the request was not finished after {seconds:g} s, with {tokens} tokens made",
+        "the request has timed out after {seconds:g} s and {tokens} tokens",
         Http(504, "timeout_error", "timeout", NO_RETRY),
     )
     CLOSING = "the server is closing", UNAVAILABLE
-    ENGINE_FAILED = "the engine failed while it worked on this request", ENGINE_ERROR
-    ENGINE_GONE = "the engine has failed and takes no requests", UNAVAILABLE
-    RANK_GONE = "a rank of the program is gone, and the server takes no requests", UNAVAILABLE
-    INTERNAL = "an error inside the server, which has logged it", Http(500, SERVER_ERROR, "internal_error")
+    ENGINE_FAILED = "the engine failed while processing this request", ENGINE_ERROR
+    ENGINE_GONE = "the engine has failed and accepts no requests", UNAVAILABLE
+    RANK_GONE = "a rank of the program is gone, so the server accepts no requests", UNAVAILABLE
+    INTERNAL = "internal error: see the server's log", Http(500, SERVER_ERROR, "internal_error")
 
 
 def timed_out(seconds: float, tokens: int) -> ApiError:
-    """Return the error of a request that took longer than it may."""
+    """Return the error of a request that has timed out."""
     return ServerErrors.TIMED_OUT(seconds=seconds, tokens=tokens)
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Give every error of the app this form, its own and those of FastAPI."""
+    """Install handlers that give all errors of an application this form, FastAPI's own included."""
     app.add_exception_handler(SsccError, _answer)
     app.add_exception_handler(HTTPException, _answer)
     app.add_exception_handler(Exception, _answer)
@@ -175,7 +175,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the error for the client. Details that are not for clients are logged here."""
+    """Return the error for the client. Details that clients must not see are logged here."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SsccError):
@@ -189,9 +189,9 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def _from_engine(error: SsccError) -> ApiError:
-    """Return a refusal by the engine as an answer. Reasons that may name machines are logged and not told."""
+    """Return an error of the engine as an answer. Reasons that may name machines are only logged."""
     if isinstance(error, RankError):
-        _log.warning("a request ends, because a rank is gone: %s", logged(error))
+        _log.warning("a request ends because a rank is gone: %s", logged(error))
         return ServerErrors.RANK_GONE()
     if isinstance(error, EngineClosed):
         return ServerErrors.ENGINE_GONE() if error.fields else _placed(error, UNAVAILABLE)

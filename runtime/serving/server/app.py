@@ -1,4 +1,4 @@
-"""The application: OpenAI's endpoints over an engine."""
+"""The FastAPI application: endpoints of OpenAI, Anthropic and vLLM over an engine."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from sscc.runtime.text.chat_formats import AnswerReader
 from sscc.runtime.text.token_text import TokenBytes, as_text
 from sscc.runtime.text.tokenizer import encode
 
-LARGE_BODIES = 8  # that may be read at the same time
+LARGE_BODIES = 8  # bodies of maximum size that may be read at the same time
 LEAST_VALUES = 1 << 16
-"""Numbers, texts, lists and objects that a body may have, whatever the context; parsing takes a microsecond for each,
-in which nothing else runs."""
+"""Number of JSON values that a body may have even if the context is short. Parsing takes a microsecond for each, during
+which nothing else runs."""
 
 TOTALS = (
     "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
@@ -52,11 +52,11 @@ TOTALS = (
     "shortened_prompts", "left_out_prompt_tokens", "draft_seconds",
     "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",
 )  # fmt: skip
-"""Fields of `Metrics` that only grow."""
+"""Counters among the fields of `Metrics`."""
 
 
 class EndpointErrors(ApiKind):
-    MODEL_NOT_FOUND = "there is no model {name!r} here, only {served!r}", Http(404, code="model_not_found")
+    MODEL_NOT_FOUND = "there is no model {name!r}, only {served!r}", Http(404, code="model_not_found")
 
 
 def create_app(
@@ -72,21 +72,21 @@ def create_app(
     root_path: str = "",
     shelf: Shelf | None = None,
 ) -> FastAPI:
-    """Return the application. The engine stays the caller's, to be closed after the last request; `app.state.closing`
-    is to be set before. `app.state.traffic` counts requests (`Traffic`).
+    """Return the application. The caller still owns the engine, and must set `app.state.closing` before closing the
+    engine after the last request. `app.state.traffic` counts requests (`Traffic`).
 
     Args:
-        limits: what a client may ask for; None: the defaults of `RequestLimits`.
-        api_key: that /v1/ asks for, or several of which any does; None: none.
-        role: with "prefill" it prefills for others, and answers nothing itself.
-        prefill_servers: that prefill for the engine, to be told of in /v1/status.
-        stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
-        hosts: the names of the server; None: those of loopback.
-        root_path: the path below which a proxy shows the server, "/NAME"; requests may have it or lack it.
-        shelf: other models, for requests that name them.
+        limits: limits of a request; None for the defaults of `RequestLimits`.
+        api_key: API key of /v1/, or several keys, any of which is accepted; None for no key.
+        role: role of the server; "prefill" serves only /v1/slots and information.
+        prefill_servers: remote prefill of the engine, for /v1/status.
+        stream_interval: minimum time in seconds between two chunks of a streamed answer (`Ticket.apieces`).
+        hosts: allowed host names and origins; None for those of loopback.
+        root_path: path prefix, "/NAME", under which a proxy serves the application; requests may omit it.
+        shelf: further models, for requests that name them.
     """
     limits = limits or RequestLimits()
-    # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
+    # FastAPI's own documentation pages would load scripts from another site.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.state.traffic = Traffic(engine)
@@ -128,7 +128,7 @@ def create_app(
 
 
 def program_of(signature: Signature) -> Json:
-    """The sizes of a program that a person asks for first; bytes are of one sequence."""
+    """Return the sizes of a program for /v1/status. Bytes are those of one sequence."""
     g = signature.geometry
     return {
         "layers": signature.layers,
@@ -151,7 +151,7 @@ def card_of(name: str, created: int, max_context: int) -> Json:
     """Return an entry of /v1/models.
 
     Args:
-        created: seconds since 1970.
+        created: creation time in seconds since 1970.
     """
     facts = {"object": "model", "created": created, "owned_by": "sscc", "max_model_len": max_context}
     return {"id": name, **facts}
@@ -176,14 +176,14 @@ class _Endpoints:
         self._spell = TokenBytes(model.tokenizer)
         keep_few_words(model.tokenizer)
         self.workers = Workers()
-        # As many copies as there are slots, each of the longest prompt.
+        # Room for a copy of every slot with the longest prompt.
         longest = engine.slot_format.nbytes(model.max_context - 1) if role == "prefill" else 0
         self._copies = slots.Copies(engine.signature.batch * longest)
 
-    # -- about the server
+    # -- information
 
     async def health(self, request: Request) -> Response:
-        """200 where requests are taken, 503 where none are any more."""
+        """200 while requests are accepted, otherwise 503."""
         if (ended := self._engine.failure) is not None:
             reason = {"reason": str(ServerErrors.RANK_GONE())} if isinstance(ended, RankError) else {}
             return JSONResponse({"status": "failed", **reason}, 503)
@@ -192,12 +192,12 @@ class _Endpoints:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self) -> Response:
-        """Prometheus' text format."""
+        """Metrics in Prometheus's text format."""
         return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def status(self) -> Json:
-        """What runs: the program's sizes, every slot, and totals since the start. Times are in seconds, rows are per
-        layer and KV head."""
+        """State of the server: sizes of the program, every slot, and totals since the start. Times are in seconds, rows
+        are per layer and KV head."""
         metrics, model = self._engine.metrics(), self._model
         return {
             "object": "status",
@@ -214,8 +214,8 @@ class _Endpoints:
         } | self._split()
 
     def _split(self) -> Json:
-        """What there is to say where prompts are prefilled in other processes than they are decoded in: bytes of a slot
-        after the longest prompt as it is sent, and the servers that prefill."""
+        """Return the fields for split prefill and decode: the bytes of a message with the longest prompt, and the state
+        of the prefill servers."""
         if self._role == "both":
             return {}
         longest = self._model.max_context - 1
@@ -223,11 +223,11 @@ class _Endpoints:
         return sizes if self._prefill_servers is None else sizes | {"prefill_servers": self._prefill_servers.states()}
 
     async def models(self) -> Json:
-        """The one model that is served."""
+        """List of the served models."""
         return {"object": "list", "data": [self._card()]}
 
     async def model(self, name: str) -> Json:
-        """The one model that is served, by its name."""
+        """Entry of a served model."""
         self._check_name(name)
         return self._card()
 
@@ -241,15 +241,15 @@ class _Endpoints:
     # -- generation
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        """Goes on with a prompt."""
+        """Continues a prompt."""
         return await self._answer(body, request, completion_prompts, self._completion_format)
 
     async def chat_completions(self, body: ChatBody, request: Request) -> Response:
-        """Goes on with a conversation."""
+        """Continues a conversation."""
         return await self._answer(body, request, chat_prompts, self._chat_format)
 
     async def responses(self, body: ResponsesBody, request: Request) -> Response:
-        """Goes on with a conversation, in OpenAI's newer form, of which nothing is stored."""
+        """Continues a conversation, with OpenAI's Responses API. Nothing is stored."""
         chat = body.chat()
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
@@ -258,7 +258,7 @@ class _Endpoints:
         return await self._answer(chat, request, chat_prompts, form)
 
     async def messages(self, body: MessagesBody, request: Request) -> Response:
-        """Goes on with a conversation, in Anthropic's form."""
+        """Continues a conversation, with Anthropic's API."""
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
             return MessagesFormat(self._model.name, self._reader(chat, prompts[0]), body.stop_sequences)
@@ -266,13 +266,13 @@ class _Endpoints:
         return await self._answer(body.chat(), request, chat_prompts, form)
 
     async def count_tokens(self, body: MessagesBody, request: Request) -> Response:
-        """Tells how many tokens the prompt of a conversation has, in Anthropic's form."""
+        """Counts the tokens of a conversation's prompt, with Anthropic's API."""
         chat = body.chat()
         counted = self.workers.run(chat.size, lambda: chat_prompts(chat, self._model, self._limits)[0])
         return JSONResponse({"input_tokens": len(await unless_gone(request.receive, counted))})
 
     async def tokenize(self, body: TokenizeBody, request: Request) -> Response:
-        """Makes tokens of a text or a conversation."""
+        """Converts a text or a conversation to tokens."""
         made = self.workers.run(body.size, lambda: body.tokens(self._model, self._limits))
         tokens = list((await unless_gone(request.receive, made)).tokens)
         texts = [as_text(self._spell(token)) for token in tokens] if body.return_token_strs else None
@@ -280,7 +280,7 @@ class _Endpoints:
         return JSONResponse({"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": texts})
 
     async def detokenize(self, body: DetokenizeBody, request: Request) -> Response:
-        """Makes a text of tokens."""
+        """Converts tokens to a text."""
         text = await unless_gone(request.receive, self.workers.run(body.size, lambda: body.text(self._model)))
         return JSONResponse({"prompt": text, "content": text})
 
@@ -316,7 +316,7 @@ class _Endpoints:
         )
 
     async def slots(self, body: slots.SlotBody, request: Request) -> Response:
-        """Prefills a prompt for another server, which goes on from its slot."""
+        """Prefills a prompt for another server, which continues from its slot."""
         return await slots.prefilled(body, self._engine, self._model, self._limits, self._copies, request)
 
     async def _answer(
@@ -348,7 +348,7 @@ class _Endpoints:
     def _submit(
         self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]]
     ) -> tuple[list[Ticket], list[ServedPrompt]]:
-        """Return the tickets of the answers that a body asks for, and its prompts."""
+        """Submit the requests of a body. Return their tickets, and the prompts."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)
         return self._engine.submit_all(requests), prompts

@@ -1,4 +1,4 @@
-"""Connections that share the event loop fairly: uvicorn's protocol, with bounds on what one of them may take of it."""
+"""Connections that share the event loop fairly: uvicorn's protocol with limits for each connection."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from sscc.runtime.serving.server.api_errors import ApiKind
 from sscc.runtime.serving.server.gate import REST_SECONDS
 
 HEAD_SECONDS = 20.0
-"""Seconds that the first line and the headers of a request may take, and that a new connection may stay idle."""
+"""Timeout in seconds for the first line and the headers of a request, and for idle connections."""
 
 HEAD_BYTES = 1 << 14
-"""Largest size of the first line and the headers of a request."""
+"""Maximum size in bytes of the first line and the headers of a request."""
 
 READ_BYTES = 1 << 11
-"""Bytes read of a connection before others have their turn: in chunks of one byte they take milliseconds to parse."""
+"""Bytes read from a connection before the others have their turn. Bytes that arrive as chunks of one byte take
+milliseconds to parse."""
 
 BODY_READ_BYTES = 1 << 16
-"""Bytes read at a time of a body whose length was announced, which is one piece however much of it is read."""
+"""Bytes per read of a body with a content-length, which is parsed as one piece."""
 
 _TOLERATED_CHUNKS = 1024
 _BYTES_PER_CHUNK = 16
-"""Least average size of a chunk in a body with more than _TOLERATED_CHUNKS chunks; smaller ones are an attack."""
+"""Minimum average size of a chunk in a body with more than `_TOLERATED_CHUNKS` chunks. Smaller ones are an attack."""
 
 _OTHER_FILES = 64
-"""File descriptors that connections leave to the rest of the process."""
+"""File descriptors reserved for the rest of the process."""
 
 
 class HttpConnectionErrors(ApiKind):
-    NOT_HTTP = "this is no HTTP request that can be read"
+    NOT_HTTP = "the request is not valid HTTP"
 
 
 class Connection(H11Protocol):
-    """A connection that reads little at a time, waits for a request for a limited time, and makes room for others where
-    the process has no descriptors left."""
+    """A connection that reads little at a time, times out while it is idle, and closes idle connections when the
+    process runs out of file descriptors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,14 +62,15 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            return  # what still comes is dropped, so that the connection is not reset and the answer lost
+            return  # drop the rest, because closing now would reset the connection and lose the answer
         super().data_received(data)
         sized = self.conn.their_state is h11.SEND_BODY and self._parser.sized
         self._set_read_bytes(BODY_READ_BYTES if sized else READ_BYTES)
         self._time_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, and takes what still comes for a while, as a client may send all before it reads."""
+        """Answer a request that is not HTTP. Input is then dropped for a while, as the client may send everything
+        before it reads."""
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
@@ -79,7 +81,7 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(h11.Response(status_code=answer.status_code, headers=headers)) or b"")
             self.transport.write(self.conn.send(h11.Data(data=bytes(answer.body))) or b"")
             self.transport.write_eof()
-        except h11.LocalProtocolError:  # in the middle of another answer
+        except h11.LocalProtocolError:  # another answer is being sent
             self.transport.abort()
             return
         self._stop_timer()
@@ -87,11 +89,11 @@ class Connection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request is being answered or read."""
+        """True if no request is being received or answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _set_read_bytes(self, count: int) -> None:
-        if hasattr(self.transport, "max_size"):  # of asyncio's transports over sockets; uvloop's reads have their size
+        if hasattr(self.transport, "max_size"):  # asyncio's socket transports; the read size of uvloop is fixed
             cast(Any, self.transport).max_size = count
 
     def _time_head(self) -> None:
@@ -107,17 +109,17 @@ class Connection(H11Protocol):
             self._head_timer = None
 
     def _make_room(self) -> None:
-        """Closes a connection that asks for nothing, so that those who do are answered."""
+        """Close the connection that has been idle longest, so that active ones can be served."""
         idle = [other for other in self.connections if isinstance(other, Connection) and other.waits]
         if idle:
             min(idle, key=lambda other: other._waits_since).transport.abort()
 
 
 class _HttpParser(h11.Connection):
-    """Refuses bodies in very many very small pieces, each of which takes as long as a large one.
+    """Parser that refuses bodies of many tiny pieces, each of which takes as long as a large one.
 
     Attributes:
-        sized: whether the newest request has said the length of its body.
+        sized: True if the newest request has a content-length.
     """
 
     def __init__(self, role: Any, max_incomplete_event_size: int) -> None:
@@ -134,11 +136,11 @@ class _HttpParser(h11.Connection):
             self._pieces += 1
             self._bytes += len(event.data)
             if self._pieces > _TOLERATED_CHUNKS and self._bytes < self._pieces * _BYTES_PER_CHUNK:
-                raise h11.RemoteProtocolError("the body comes in pieces that are too small")
+                raise h11.RemoteProtocolError("the body consists of pieces that are too small")
         return event
 
 
 def most_connections() -> int:
-    """Connections that may be open, so that files and sockets of the process itself can still be opened."""
+    """Return the maximum number of open connections, which leaves descriptors for files and other sockets."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft - _OTHER_FILES, _OTHER_FILES)

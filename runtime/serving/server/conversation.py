@@ -1,4 +1,4 @@
-"""The messages of a conversation and the tools that it offers, as OpenAI's chat completions have them."""
+"""Messages and tools of a conversation, in the form of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class ChatMessageErrors(ValueKind):
-    NOT_A_CONTENT = "it must be a string or a list of parts of text"
-    PART_NOT_TEXT = "a part of type {type!r} is not supported, only text is"
-    NOT_A_TEXT_PART = "a part of type 'text' has a string `text` and nothing else"
-    NO_CONTENT = "a message of role {role} has a content"
-    CALLS_OF_OTHERS = "only an assistant calls tools, not a {role}"
-    NOT_A_TOOL = "a tool is an object of type 'function' whose `function` has a name of letters, digits, _ . : / or -"
-    NOT_PARAMETERS = "the parameters of a tool are a JSON Schema of type object"
-    TOO_MANY_TOOLS = "{tools} tools, at most {most} are possible"
-    TWO_TOOLS = "two tools are called {name!r}"
+    NOT_A_CONTENT = "it must be a string or a list of text parts"
+    PART_NOT_TEXT = "parts of type {type!r} are not supported, only text"
+    NOT_A_TEXT_PART = "a part of type 'text' must have a string `text` and no other fields"
+    NO_CONTENT = "a message of role {role} must have a content"
+    CALLS_OF_OTHERS = "only messages of an assistant can have tool calls, not those of role {role}"
+    NOT_A_TOOL = "a tool must be an object of type 'function', with a name of letters, digits, _ . : / or -"
+    NOT_PARAMETERS = "the parameters of a tool must be a JSON Schema of type object"
+    TOO_MANY_TOOLS = "there are {tools} tools, but at most {most} are allowed"
+    TWO_TOOLS = "two tools have the name {name!r}"
     NOT_A_CHOICE = "it must be 'none', 'auto', 'required', or an object that names a function"
 
 
 def _text(value: Any) -> Any:
-    """Return the text of a message's content: of parts of text, theirs joined by newlines."""
+    """Return the text of a message's content, with text parts joined by newlines."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
@@ -47,18 +47,19 @@ def _text(value: Any) -> Any:
 
 
 def _type_name(value: Any) -> str:
-    """Return the type of a part of a message as an error shows it, which may be anything that JSON has."""
+    """Return the type of a message part for an error message. It may be any JSON value."""
     return value if isinstance(value, str) else type(value).__name__
 
 
 class CalledFunction(Parameters):
-    """The function of a call that an assistant has made. `arguments` is a JSON object, as text."""
+    """Function of a tool call. `arguments` is a JSON object, as text."""
 
     name: Text
     arguments: Text | dict[str, Any] = ""
 
     def for_template(self) -> dict[str, Any]:
-        """Return the function as templates read it: its arguments as an object, or as they are where they are none."""
+        """Return the function in the form that chat templates read: arguments as an object, or unchanged if they are
+        not one."""
         arguments: Any = self.arguments
         if isinstance(arguments, str):
             try:
@@ -70,7 +71,7 @@ class CalledFunction(Parameters):
 
 
 class MadeCall(Parameters):
-    """A call that an assistant has made. `index` is what streams number it by."""
+    """A tool call of an assistant. `index` is its number in a stream."""
 
     id: Text | None = None
     type: Literal["function"] = "function"
@@ -79,21 +80,21 @@ class MadeCall(Parameters):
 
 
 class Message(Parameters):
-    """One message of a conversation. The role "developer" is OpenAI's newer name of "system"."""
+    """One message of a conversation. The role "developer" is OpenAI's newer name for "system"."""
 
     role: Role
     content: Annotated[Text | None, BeforeValidator(_text)] = None
     name: Text | None = Field(None, description="for templates that read it")
-    reasoning_content: Text | None = Field(None, description="of an answer, for templates that read it")
-    reasoning: Text | None = Field(None, description="another name of reasoning_content")
-    tool_calls: list[MadeCall] = Field([], description="of an assistant")
-    tool_call_id: Text | None = Field(None, description="the call that a tool answers")
+    reasoning_content: Text | None = Field(None, description="thought of an answer, for templates that read it")
+    reasoning: Text | None = Field(None, description="another name for reasoning_content")
+    tool_calls: list[MadeCall] = Field([], description="tool calls of an assistant")
+    tool_call_id: Text | None = Field(None, description="id of the call that a tool answers")
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """Return a message without the nulls and empty lists with which clients send an answer back. An answer whose
-        content is null is empty, unless it calls tools."""
+        """Drop nulls and empty lists, which clients include when they send an answer back. A null content of an
+        assistant becomes "", unless the message has tool calls."""
         if not isinstance(data, dict):
             return data
         given = {name: value for name, value in data.items() if value is not None and value != []}
@@ -111,12 +112,12 @@ class Message(Parameters):
 
     @property
     def size(self) -> int:
-        """Letters that a template may write of it."""
+        """Maximum number of characters that a template may render from the message."""
         calls = sum(len(call.function.name) + len(str(call.function.arguments)) for call in self.tool_calls)
         return len(self.content or "") + len(self.reasoning_content or self.reasoning or "") + calls
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as templates read it."""
+        """Return the message in the form that chat templates read."""
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
             "content": self.content,
@@ -134,7 +135,7 @@ class Message(Parameters):
 
 
 def _tools(value: Any) -> Any:
-    """Return tools as they are, where they are such."""
+    """Check a list of tools, and return it unchanged."""
     if not isinstance(value, list):
         raise refused(ChatMessageErrors.NOT_A_TOOL)
     if len(value) > MOST_TOOLS:
@@ -156,17 +157,17 @@ def _tools(value: Any) -> Any:
 
 
 Tools = Annotated[list[dict[str, Any]], PlainValidator(_tools), WithJsonSchema({"type": "array", "items": {}})]
-"""Tools in OpenAI's form, which templates get as they came."""
+"""Tools in OpenAI's form, passed to chat templates unchanged."""
 
 
 def tool_of(tool: Mapping[str, Any]) -> Tool:
-    """Return the tool of an object of `Tools`."""
+    """Return the tool described by an element of `Tools`."""
     function = tool["function"]
     return Tool(function["name"], function.get("parameters") or {})
 
 
 def _choice(value: Any) -> Any:
-    """Return "none", "auto" or "required", or the name of a function in an object."""
+    """Return "none", "auto" or "required", or an object with the name of a function."""
     if value in ("none", "auto", "required"):
         return value
     function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None

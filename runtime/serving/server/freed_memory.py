@@ -1,5 +1,5 @@
-"""What the C library keeps of memory that was freed, and how it is given back. Only glibc has these calls; elsewhere
-nothing happens."""
+"""Return of freed memory to the operating system. The C library keeps freed memory by default; only glibc has the calls
+that change this, and with another library the functions do nothing."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from functools import cache
 from tokenizers import Tokenizer
 
 IDLE_SECONDS = 1.0
-"""After this time without a request, memory is given back."""
+"""Idle time in seconds after which memory is given back."""
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # from glibc's malloc.h
 _MMAP_BYTES = 1 << 18
+"""Blocks of at least this size are mapped one by one, and unmapped when they are freed."""
 _ARENAS = 2
 _WORDS = 1024
+"""Words in a tokenizer's cache."""
 
 
 def keep_little() -> None:
-    """To be called before threads start: few arenas, and large blocks straight from the kernel and back to it.
+    """Limit the memory that glibc keeps: few arenas, and large blocks mapped directly. Must be called before threads
+    start.
 
-    By default every thread gets an arena of its own, which keeps what its largest request took, and the size from which
-    blocks go back at once grows with the blocks that were freed.
+    By default every thread gets an arena of its own, which never shrinks below the size of its largest request, and the
+    threshold for mapping blocks directly grows with the blocks that are freed.
     """
     library = _library()
     if library is not None:
@@ -35,22 +38,22 @@ def keep_little() -> None:
 
 
 def give_back() -> None:
-    """Returns freed memory to the kernel, without holding Python's lock."""
+    """Return freed memory to the kernel, without holding the GIL."""
     library = _library()
     if library is not None:
         library.malloc_trim(0)
 
 
 def keep_few_words(tokenizer: Tokenizer) -> None:
-    """Bounds what a tokenizer remembers of words that it has split: 10,000 by default, of kilobytes each where a client
-    makes them up. Words that come often are remembered as before."""
+    """Limit a tokenizer's cache of split words. The default of 10,000 words allows kilobytes for each if a client makes
+    the words up. Frequent words are still cached."""
     resize = getattr(tokenizer.model, "_resize_cache", None)  # BPE and Unigram have one
     if resize is not None:
         resize(_WORDS)
 
 
 class IdleTrim:
-    """Gives memory back once the server has been idle for a moment: `trim` runs in a thread of its own."""
+    """Gives memory back after the server has been idle for `IDLE_SECONDS`. `trim` runs in a thread of its own."""
 
     def __init__(self, trim: Callable[[], None] | None = None) -> None:
         self._trim_memory = trim or _collect_and_give_back
@@ -59,7 +62,7 @@ class IdleTrim:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While a request is answered; within an event loop."""
+        """Mark the server as busy while a request is being answered. Must be used in an event loop."""
         self._busy += 1
         try:
             yield
@@ -75,7 +78,7 @@ class IdleTrim:
 
 
 def _collect_and_give_back() -> None:
-    gc.collect()  # what requests have left in cycles keeps whole blocks of Python's own allocator
+    gc.collect()  # cyclic garbage of requests keeps whole blocks of Python's allocator in use
     give_back()
 
 
@@ -83,7 +86,7 @@ def _collect_and_give_back() -> None:
 def _library() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(None)
-        library.malloc_trim, library.mallopt  # noqa: B018  (whether it has them)
+        library.malloc_trim, library.mallopt  # noqa: B018  (AttributeError without glibc)
     except (OSError, AttributeError):
         return None
     return library

@@ -1,5 +1,4 @@
-"""Checks of a request before it is read: its host and origin, the key, the size of its body, and the time that its body
-takes."""
+"""Checks of a request before its body is parsed: host and origin, API key, and size and duration of the body."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from sscc.runtime.serving.server.hosts import Hosts
 BODY_SECONDS = 60.0
 REST_SECONDS = 20.0
 REST_BYTES = 64 << 20
-"""Bytes of a body that are still read, and dropped, after its refusal: a client that sends all of it before it reads
-would otherwise find a connection that was reset, and no answer."""
+"""Maximum bytes of a body that are read and dropped after the request was refused. A client that sends its whole body
+before it reads would otherwise get a connection reset in place of the answer."""
 
-_DIGITS = 18  # of a content-length; more cannot be
+_DIGITS = 18  # maximum number of digits in content-length, so that `int` is cheap
 GUARDED = ("/v1/", "/tokenize", "/detokenize")
 METHODS = "GET, HEAD, POST, OPTIONS"
 
@@ -37,22 +36,21 @@ class GateErrors(ApiKind):
         Http(408, code="body_timeout", headers={"connection": "close"}),
     )
     BODY_TOO_LARGE = (
-        "the body is larger than {most} bytes, which is the most that this server takes",
+        "the body is larger than {most} bytes, which is the limit of this server",
         Http(413, code="body_too_large", headers={"connection": "close"}),
     )
 
 
 class Gate:
-    """Refuses requests of foreign pages, requests with a wrong key, and bodies that are too large or too slow, before
-    they are in memory.
+    """Middleware that refuses requests of foreign pages, requests without a valid key, and bodies that are too large or
+    too slow, before they are in memory.
 
     Args:
-        app: serves the others.
-        api_keys: keys, one of which what is guarded asks for, as "Authorization: Bearer KEY" or "X-Api-Key: KEY";
-            empty: no key.
-        max_body: bytes.
-        hosts: the names of the server, and the pages that may ask it.
-        root_path: is taken off the beginning of paths that have it.
+        app: application for the other requests.
+        api_keys: keys for guarded paths, sent as "Authorization: Bearer KEY" or "X-Api-Key: KEY"; empty for no key.
+        max_body: maximum size of a body in bytes.
+        hosts: allowed host names and origins.
+        root_path: prefix to remove from paths that begin with it.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], max_body: int, hosts: Hosts, root_path: str = "") -> None:
@@ -106,7 +104,7 @@ class Gate:
 
 
 def _options(headers: Headers) -> Response:
-    """Return the answer to a question what a page, or anybody, may do."""
+    """Return the answer to an OPTIONS request, which may be a CORS preflight."""
     allowed = {"allow": METHODS, "content-length": "0"}
     if "access-control-request-method" in headers:
         allowed |= {
@@ -120,7 +118,7 @@ def _options(headers: Headers) -> Response:
 
 
 def _sharing(send: Send, origin: str) -> Send:
-    """Return a `send` that lets the page of an origin read the answer."""
+    """Return a `send` that allows pages of an origin to read the answer."""
 
     async def share(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -132,10 +130,10 @@ def _sharing(send: Send, origin: str) -> Send:
 
 
 class _Body:
-    """A `receive` that counts bytes and seconds until the body is complete, and then raises ApiError.
+    """A `receive` that counts bytes and time until the body is complete. Raises ApiError if either exceeds its limit.
 
     Attributes:
-        complete: whether nothing of it is still to come.
+        complete: True if the whole body has been received.
     """
 
     def __init__(self, receive: Receive, most: int) -> None:
@@ -161,7 +159,7 @@ class _Body:
         return message
 
     async def drop_rest(self) -> None:
-        """Reads what is still to come, for some time and so many bytes, and keeps nothing of it."""
+        """Receive and drop the rest of the body, up to `REST_BYTES` and `REST_SECONDS`."""
         left = REST_BYTES
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
@@ -172,7 +170,7 @@ class _Body:
 
 
 def _answer_first(body: _Body, send: Send) -> Send:
-    """A `send` that ends an answer only when the request's body has been read, or dropped."""
+    """Return a `send` that ends the answer only after the request's body has been received or dropped."""
 
     async def answer(message: Message) -> None:
         last = message["type"] == "http.response.body" and not message.get("more_body", False)

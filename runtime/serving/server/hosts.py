@@ -1,8 +1,9 @@
-"""Names by which browsers may reach a server, and pages that may ask it.
+"""Protection of a local server against web pages: allowed host names and origins.
 
-A page of a foreign site runs in a browser on this machine, and may ask what listens on a loopback address. Two headers
-tell. `Host` has the name in the page's address: a name of the site that its owner has pointed to 127.0.0.1 (DNS
-rebinding). `Origin` has the address of the page that asks another server than its own. Programs send no `Origin`.
+A page of a foreign site runs in a browser on this machine, so it can send requests to a server on a loopback address.
+Two headers reveal it. `Host` is the name in the page's address, which may be a name of the attacker's site that
+resolves to 127.0.0.1 (DNS rebinding). `Origin` is the origin of a page that sends requests to another server than its
+own. Programs other than browsers send no `Origin`.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ _PORTS = {"http": 80, "https": 443}
 
 class HostErrors(ApiKind):
     HOST_NOT_ALLOWED = (
-        "this server is not called {host!r}: start it with --allowed-hosts to allow other names than those of loopback",
+        "{host!r} is not an allowed name of this server: to allow names other than loopback, use --allowed-hosts",
         Http(421, code="host_not_allowed"),
     )
     ORIGIN_NOT_ALLOWED = (
-        "a page of {origin!r} may not ask this server: only its own pages, those of --allowed-hosts and of "
-        "--allowed-origins may",
+        "a page of {origin!r} may not send requests to this server: only its own pages and those of --allowed-hosts "
+        "and --allowed-origins may",
         Http(403, code="origin_not_allowed"),
     )
 
 
 class Hosts:
-    """The names of a server.
+    """Names by which a server may be addressed, and origins that may send requests to it.
 
-    Requests that arrive at a loopback address must name it by a loopback name or address, or by a name given here.
-    With names in `only`, this holds at every address.
+    Requests that arrive at a loopback address must name it by a loopback name or address, or by one of `names`. With
+    `only`, this holds at every address.
 
     Args:
-        names: further names, such as that of `--host`.
-        only: names of `--allowed-hosts`, NAME or NAME:PORT; "*" for any.
-        origins: addresses of pages that may ask the server and read its answers, SCHEME://NAME[:PORT]; "*" for any.
+        names: further names, such as the value of `--host`.
+        only: values of `--allowed-hosts`, NAME or NAME:PORT; "*" for any.
+        origins: origins of pages that may send requests and read the answers, SCHEME://NAME[:PORT]; "*" for any.
     """
 
     def __init__(self, names: Collection[str] = (), only: Sequence[str] = (), origins: Collection[str] = ()) -> None:
@@ -54,11 +55,11 @@ class Hosts:
         self._known = _parsed(names)
 
     def refusal(self, hosts: Sequence[str], origins: Sequence[str], server: Sequence[Any] | None) -> ApiError | None:
-        """Return the refusal of a request; None where it is allowed.
+        """Return the error for a request that is not allowed; None if it is allowed.
 
         Args:
-            hosts, origins: the request's headers of these names; none is missing in what browsers send.
-            server: the local address of the connection, as in ASGI.
+            hosts, origins: values of the request's headers of these names. Browsers always send the ones that apply.
+            server: local address of the connection, as in ASGI.
         """
         arrived = None if server is None else str(server[0]).lower()
         for host in hosts:
@@ -70,11 +71,11 @@ class Hosts:
         return None
 
     def refusal_of(self, headers: Headers, server: Sequence[Any] | None) -> ApiError | None:
-        """Return the refusal of a request by its headers; None where it is allowed."""
+        """Return the error for the headers of a request; None if it is allowed."""
         return self.refusal(headers.getlist("host"), headers.getlist("origin"), server)
 
     def shared_with(self, origins: Sequence[str]) -> str | None:
-        """Return the origin of the page that may read the answer, as its header says; None where there is none."""
+        """Return the origin for the answer's `access-control-allow-origin` header; None for no header."""
         return origins[0] if len(origins) == 1 and self._is_named(origins[0]) else None
 
     def _is_named(self, origin: str) -> bool:

@@ -1,4 +1,4 @@
-"""From the body of a request to what the engine is asked for: prompts as tokens, lengths checked, seeds settled."""
+"""Conversion of request bodies to requests of the engine: prompts as tokens, with checked lengths and final seeds."""
 
 from __future__ import annotations
 
@@ -25,65 +25,64 @@ from sscc.runtime.text.chat_template import ChatTemplate
 from sscc.runtime.text.grammar import Grammar, literal
 from sscc.runtime.text.tokenizer import decode, encode, longest_token
 
-MAX_LOGPROB_ENTRIES = 1 << 18  # of one request; each takes some hundred bytes
+MAX_LOGPROB_ENTRIES = 1 << 18  # in one request; each entry takes some hundred bytes
 TOO_LONG = Http(code="context_length_exceeded")
 
 
 class ServedRequestErrors(ApiKind):
     NO_CHAT_TEMPLATE = (
-        "the checkpoint of {model} came without a chat template, so it cannot chat: use /v1/completions",
+        "{model} has no chat template, so it cannot chat: use /v1/completions",
         Http(code="no_chat_template"),
     )
     TEMPLATE_REFUSES = "{cause}"
     NO_CALLS = (
-        "{model} calls no tools, as far as its chat template tells: name the form of its calls with --tool-parser",
+        "the chat template of {model} shows no format of tool calls: name the format with --tool-parser",
         Http(code="no_tool_calls"),
     )
     NO_THOUGHTS = (
-        "{model} does not think, as far as its chat template tells: name the form of its thoughts with "
-        "--reasoning-parser"
+        "the chat template of {model} shows no format of thoughts: name the format with --reasoning-parser"
     )
-    NO_EFFORT = "the chat template of this model does not read reasoning_effort, which is {effort!r}"
-    NO_TOKENS = "the prompt has 0 tokens, it must have at least 1"
-    POSITIONS_NOT_OF_TOKENS = "there are {positions} positions of {tokens} tokens"
-    POSITIONS_NOT_ASCENDING = "positions must ascend from 0 or later"
-    TEXT_TOO_LONG = "the prompt has {tokens} tokens, the context has {context}", TOO_LONG
-    ABOVE_LIMIT = "the prompt has {tokens} tokens, this server takes at most {most}", TOO_LONG
+    NO_EFFORT = "reasoning_effort is {effort!r}, but the chat template of this model does not read it"
+    NO_TOKENS = "the prompt has 0 tokens, but must have at least 1"
+    POSITIONS_NOT_OF_TOKENS = "there are {positions} positions for {tokens} tokens"
+    POSITIONS_NOT_ASCENDING = "positions must be ascending and not negative"
+    TEXT_TOO_LONG = "the prompt has {tokens} tokens, but the context has only {context}", TOO_LONG
+    ABOVE_LIMIT = "the prompt has {tokens} tokens, but this server accepts at most {most}", TOO_LONG
     TOO_MANY_BYTES = (
-        "the prompt has {size} bytes, which no {tokens} tokens can say: at most {most} bytes can be a prompt",
+        "the prompt has {size} bytes, which cannot be {tokens} tokens or less: a prompt may have at most {most} bytes",
         TOO_LONG,
     )
-    NO_ROOM = "the prompt has {tokens} tokens and no room is left for a new one, the context has {context}", TOO_LONG
+    NO_ROOM = "the prompt has {tokens} tokens, which leaves no room in the context of {context}", TOO_LONG
     TOO_LITTLE_ROOM = (
-        "the prompt has {tokens} tokens and {asked} new ones were asked for, the context has {context}",
+        "the prompt has {tokens} tokens and max_tokens is {asked}, but the context has only {context}",
         TOO_LONG,
     )
-    TOO_MANY_CHOICES = "{prompts} prompts x n = {n} are more than the {most} answers that one request may have"
-    NO_SUCH_TOKEN = "token {token} is out of range, the vocabulary is 0 .. {last}"
-    NO_SUCH_BIASED_TOKEN = "logit_bias has token {token}, the vocabulary is 0 .. {last}"
+    TOO_MANY_CHOICES = "{prompts} prompts x n = {n} is more than the {most} answers that a request may have"
+    NO_SUCH_TOKEN = "token {token} is out of range: the vocabulary is 0 .. {last}"
+    NO_SUCH_BIASED_TOKEN = "token {token} of logit_bias is out of range: the vocabulary is 0 .. {last}"
     TOO_MANY_LOGPROBS = (
-        "logprobs of up to {entries} tokens and alternatives were asked for, at most {most} are possible: ask for "
-        "fewer alternatives, new tokens or answers"
+        "the request asks for up to {entries} logprobs, but at most {most} are possible: reduce logprobs, "
+        "max_tokens or n"
     )
-    TOO_MANY_NEW_TOKENS = "{asked} new tokens were asked for, this server makes at most {most}"
+    TOO_MANY_NEW_TOKENS = "max_tokens is {asked}, but this server generates at most {most} tokens"
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is served.
+    """The served model.
 
     Attributes:
-        name: that requests name it by.
-        max_context: tokens that a prompt and its answer may have together.
-        vocab_size: tokens are 0 .. vocab_size - 1.
-        created: seconds since 1970.
-        tokenizer: of the artifact.
-        chat_template: None where the checkpoint has none.
-        keep: the share of a prompt's chunks that is read, as a draft chooses; None: there is no draft.
-        ends: tokens that end an answer.
-        formats: how the model thinks and calls tools.
-        sampling: of answers to requests that do not say it.
-        longest_token: bytes of text that one token stands for at most.
+        name: name of the model in requests.
+        max_context: maximum number of tokens of prompt and answer together.
+        vocab_size: size of the vocabulary.
+        created: creation time in seconds since 1970.
+        tokenizer: tokenizer of the artifact.
+        chat_template: chat template; None if the checkpoint has none.
+        keep: fraction of a prompt's chunks to prefill, selected by a draft; None without a draft.
+        ends: end tokens.
+        formats: formats of the model's thoughts and tool calls.
+        sampling: default sampling parameters of requests.
+        longest_token: maximum number of bytes of text per token.
     """
 
     name: str
@@ -103,19 +102,19 @@ class Model:
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
-        """The texts of special tokens, which are no part of texts otherwise."""
+        """Special tokens by their text."""
         added = self.tokenizer.get_added_tokens_decoder().items()
         return {str(token.content): number for number, token in added if token.special}
 
     @cached_property
     def spelled(self) -> frozenset[int]:
-        """Special tokens that mark thoughts and calls."""
+        """Special tokens that occur in the markers of thoughts and calls."""
         held = self.special_tokens
         marks = "".join(self.formats.markers)
         return frozenset(number for text, number in held.items() if text in marks)
 
     def spell(self, marker: str) -> str:
-        """Return a text in Lark, with its special tokens as tokens."""
+        """Return a marker in Lark's syntax, with its special tokens as tokens."""
         held = self.special_tokens
         words = sorted((text for text in held if text in marker), key=len, reverse=True)
         pieces = re.split("|".join(f"({re.escape(word)})" for word in words), marker) if words else [marker]
@@ -127,11 +126,11 @@ class ServedPrompt:
     """A prompt of a request.
 
     Attributes:
-        tokens: all of them.
-        text: that they are of; None where the client gave tokens.
-        special: whether the tokenizer put special tokens around the text.
-        rendered: the text that it is the end of.
-        echo: the text of all its tokens, where the answer begins with it.
+        tokens: tokens of the prompt.
+        text: text of the tokens; None if the client sent tokens.
+        special: True if the tokenizer added special tokens around the text.
+        rendered: the whole text, of which the prompt is the end if it was truncated.
+        echo: text of the prompt for an answer that repeats it; None for no repetition.
     """
 
     tokens: tuple[int, ...]
@@ -145,7 +144,7 @@ class ServedPrompt:
 
 
 def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
-    """The prompts as tokens; text with the special tokens that the tokenizer puts around it. Raises ApiError."""
+    """Return the prompts as tokens, texts with the special tokens that the tokenizer adds. Raises ApiError."""
     _check_choices(len(body.prompt), body.n, limits)
     special = body.add_special_tokens is not False
     prompts = []
@@ -160,14 +159,15 @@ def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits
 
 
 def _text_of(prompt: ServedPrompt, model: Model) -> str:
-    """Return the text of a prompt: as it was given, or of its tokens."""
+    """Return the text of a prompt: as the client sent it, or decoded from the tokens."""
     if prompt.text is not None:
         return prompt.text
     return decode(model.tokenizer, prompt.tokens, special=True)
 
 
 def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
-    """The one prompt that the checkpoint's template makes of the messages. Raises ApiError where there is none."""
+    """Return the prompt that the chat template renders from the messages, as a list of one. Raises ApiError without
+    one."""
     _check_choices(1, body.n, limits)
     if model.chat_template is None:
         raise ServedRequestErrors.NO_CHAT_TEMPLATE(param="messages", model=model.name)
@@ -189,7 +189,7 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[Se
 
 
 def _variables(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
-    """Return the variables of the template that a body asks for. Raises ApiError for an effort that is not read."""
+    """Return the template variables of a body. Raises ApiError if the template does not read its reasoning effort."""
     variables = dict(body.chat_template_kwargs)
     effort = body.reasoning_effort
     if effort is None:
@@ -204,8 +204,9 @@ def _variables(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
 def checked_excerpt(
     tokens: list[int], positions: list[int] | None, model: Model, limits: RequestLimits
 ) -> tuple[int, ...] | Excerpt:
-    """The tokens of a prompt after which there is room for one more; with positions those of it that are prefilled.
-    Raises ApiError."""
+    """Return the tokens of a prompt, which leaves room for at least one more; with positions, an excerpt. Raises
+    ApiError.
+    """
     if not tokens:
         raise ServedRequestErrors.NO_TOKENS(param="prompt")
     if positions is not None and len(positions) != len(tokens):
@@ -250,7 +251,7 @@ def _text_prompt(
 
 
 def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedPrompt:
-    """Return the end of a prompt, of which `truncate_prompt_tokens` says how long it is."""
+    """Return the last tokens of a prompt, as many as `truncate_prompt_tokens` allows."""
     most = body.truncate_prompt_tokens
     if most is None:
         return prompt
@@ -262,8 +263,8 @@ def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedP
 
 
 def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> None:
-    """Refuses a text before it is tokenised that has too many tokens however it is. Tokenising takes seconds for a
-    megabyte without spaces."""
+    """Refuse a text that must have too many tokens, before it is tokenized: tokenization takes seconds for a megabyte
+    without spaces."""
     tokens = min(model.max_context, limits.max_prompt or model.max_context)
     size, most = len(text.encode()), tokens * model.longest_token
     if size > most:
@@ -273,9 +274,9 @@ def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> 
 def requests_for(
     body: GenerationBody, prompts: Sequence[ServedPrompt], model: Model, limits: RequestLimits
 ) -> list[Request]:
-    """Return one request per answer, those of one prompt beside each other. Raises ApiError and UsageError.
+    """Return one request per answer, grouped by prompt. Raises ApiError and UsageError.
 
-    Answer i of a prompt draws with seed + i, so that a request with that seed gives this answer alone.
+    Answer i of a prompt is sampled with seed + i, so that a single request with that seed reproduces it.
     """
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:
@@ -315,7 +316,7 @@ def _at_most(alternatives: int | None, model: Model) -> int | None:
 
 
 def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Grammar | None:
-    """Return what an answer must match; None: anything. Raises ApiError, UsageError."""
+    """Return the grammar of the answer; None for any text. Raises ApiError, UsageError."""
     answer = body.answer_grammar()
     if not isinstance(body, ChatBody):
         return answer
@@ -329,7 +330,7 @@ def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Gramma
 
 
 def _thought_bound(body: GenerationBody, prompt: ServedPrompt, model: Model) -> ThoughtBound | None:
-    """Return the bound of the thought that a body asks for. Raises ApiError where the model does not think."""
+    """Return the bound on the thought; None for any length. Raises ApiError if the model has no format of thoughts."""
     most = body.longest_thought if isinstance(body, ChatBody) else None
     if most is None:
         return None
@@ -353,7 +354,7 @@ def _seed(seed: int | None, index: int) -> int:
 
 
 def _new_tokens(prompt: int, body: GenerationBody, model: Model, limits: RequestLimits) -> int:
-    """How many tokens may be made after a prompt of that many."""
+    """Return the maximum number of tokens to generate after a prompt of this length. Raises ApiError."""
     param = "messages" if isinstance(body, ChatBody) else "prompt"
     if prompt == 0:
         raise ServedRequestErrors.NO_TOKENS(param=param)

@@ -1,7 +1,7 @@
-"""Several models behind one server, each opened when a request names it, within a bound of memory.
+"""Several models in one server. A model is opened when a request names it, within a memory limit.
 
-The first model stays open and answers whatever names no other. A model that nobody uses is closed where another one
-needs its room; one with requests never is.
+The first model is always open and serves requests that name no other model. Other models without requests are closed
+when another one needs their memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _log = logging.getLogger("sscc.server")
 
 
 class ModelErrors(ApiKind):
-    NO_ROOM = "there is no room for model {name!r} beside those that are in use: try again later", BUSY
-    NOT_OPENED = "model {name!r} cannot be opened: the server's log says why", Http(500, "server_error")
+    NO_ROOM = "there is no memory for model {name!r} beside those in use: try again later", BUSY
+    NOT_OPENED = "model {name!r} cannot be opened: see the server's log", Http(500, "server_error")
 
 
 class OpenModel(Protocol):
-    """A model that is open: the application that answers its requests, and the engine that executes them."""
+    """An open model: the application that answers its requests, and its engine."""
 
     @property
     def app(self) -> ASGIApp: ...
@@ -48,7 +48,7 @@ class OpenModel(Protocol):
 
 
 class Closing(Protocol):
-    """Ends requests; see `Engine.close`."""
+    """Interface of engines for shutting down; see `Engine.close`."""
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None: ...
 
@@ -58,9 +58,9 @@ class ModelSource:
     """A model that can be opened.
 
     Attributes:
-        nbytes: that it takes while it is open.
-        opening: opens it for a block.
-        card: its entry in /v1/models.
+        nbytes: memory of the open model.
+        opening: returns a context manager that opens the model.
+        card: entry of the model in /v1/models.
     """
 
     nbytes: int
@@ -75,21 +75,21 @@ class _Entry:
     block: AbstractContextManager[OpenModel] | None = None
     users: int = 0
     used: float = 0.0
-    task: asyncio.Task[OpenModel] | None = None  # opens it for all that wait
+    task: asyncio.Task[OpenModel] | None = None  # shared by all requests that wait for the model
 
     def taken(self) -> AbstractContextManager[OpenModel]:
-        """Return the block of a model that is open, which is closed from now on for those who ask for it."""
+        """Remove and return the context manager of an open model, so that no new request can use it."""
         assert self.block is not None
         block, self.block, self.opened = self.block, None, None
         return block
 
 
 class Shelf:
-    """The models beside the first one. Used within one event loop, but for `close`.
+    """The models besides the first one. Used in one event loop, except for `close`.
 
     Args:
-        sources: by name.
-        most: bytes that those that are open may take together.
+        sources: models by name.
+        most: maximum bytes of all open models together.
     """
 
     def __init__(self, sources: Mapping[str, ModelSource], most: int) -> None:
@@ -102,7 +102,7 @@ class Shelf:
 
     @property
     def longest(self) -> int:
-        """The longest context of the models, in tokens."""
+        """Maximum context length of the models, in tokens."""
         return max(int(entry.source.card["max_model_len"]) for entry in self._entries.values())
 
     def cards(self) -> list[Json]:
@@ -111,13 +111,13 @@ class Shelf:
 
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[OpenModel]:
-        """Keep a model open for a block.
+        """Keep a model open while the block runs, opening it if necessary.
 
         Raises:
-            ApiError: there is no room, or it cannot be opened.
+            ApiError: there is no memory for it, or it cannot be opened.
         """
         entry = self._entries[name]
-        entry.users += 1  # from now on nobody closes it
+        entry.users += 1  # protects the model from being closed
         try:
             opened = entry.opened
             if opened is None:
@@ -157,7 +157,7 @@ class Shelf:
             idle = [entry for entry in self._entries.values() if entry.opened is not None and not entry.users]
             if not idle:
                 raise ModelErrors.NO_ROOM(name=name)
-            block = min(idle, key=lambda entry: entry.used).taken()  # before the loop lets others run
+            block = min(idle, key=lambda entry: entry.used).taken()  # before the await lets a request use it
             await asyncio.to_thread(block.__exit__, None, None, None)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
@@ -167,7 +167,7 @@ class Shelf:
                 entry.opened.engine.close(drain, timeout)
 
     def end(self) -> None:
-        """Close all open models."""
+        """Close all open models. Must be called after the last request."""
         for entry in self._entries.values():
             if entry.block is not None:
                 entry.taken().__exit__(None, None, None)
@@ -175,7 +175,7 @@ class Shelf:
 
 @dataclass(frozen=True)
 class AllEngines:
-    """The engines of all models, to be closed together."""
+    """The engines of all models, for shutting down together."""
 
     first: Closing
     shelf: Shelf
@@ -187,14 +187,14 @@ class AllEngines:
 
 
 class ModelSwitch:
-    """Passes requests to the application of the model that they name.
+    """Middleware that passes requests to the application of the model that they name.
 
     Args:
-        app: of the first model, which also gets requests that name no other.
+        app: application of the first model, for requests that name no other model.
         shelf: the other models.
-        workers: parse what is large.
-        memory: that bodies may take while they are read.
-        most_values: numbers, texts, lists and objects of a body that is looked into.
+        workers: thread pools that parse large bodies.
+        memory: memory of all bodies while they are read.
+        most_values: maximum number of JSON values in a body; a larger one goes to the first model, which refuses it.
     """
 
     def __init__(self, app: ASGIApp, shelf: Shelf, workers: Workers, memory: BodyMemory, most_values: int) -> None:
@@ -233,7 +233,7 @@ class ModelSwitch:
             await error.response(scope["path"])(scope, receive, send)
             return
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        del body, work  # which the application holds while it needs them
+        del body, work  # so that only the application keeps the body in memory
 
         async def replayed() -> Message:
             return read.pop() if read else await receive()
@@ -252,7 +252,8 @@ class ModelSwitch:
 
 
 def _model_of(body: bytes, most_values: int) -> str:
-    """Return the model that a body names; "" for none. The application refuses a body that is no JSON or too large."""
+    """Return the model that a body names; "" for none. Invalid bodies name none, so that the first model refuses
+    them."""
     if more_values_than(most_values, body):
         return ""
     try:
@@ -263,7 +264,7 @@ def _model_of(body: bytes, most_values: int) -> str:
 
 
 def _extended(send: Send, cards: list[Json]) -> Send:
-    """Return a `send` that adds entries to the list of an answer in JSON, which comes whole."""
+    """Return a `send` that adds entries to a JSON list of models, which must be sent as one piece."""
     start: list[Message] = []
 
     async def extend(message: Message) -> None:

@@ -1,8 +1,8 @@
-"""The bodies of requests: OpenAI's protocol, as far as an engine of this kind can honour it, and vLLM's extra fields.
+"""Request bodies of OpenAI's protocol, as far as this engine can honour it, with the extra fields of vLLM.
 
-A parameter is taken, or refused by name. The only ones that are taken and have no effect are those that change nothing
-about the answer (NO_EFFECT); what asks for something that is not done here (UNSUPPORTED) passes only with a value that
-asks for nothing. null means the default everywhere.
+Every parameter is honoured, or refused by name. The only ignored parameters are those that do not affect the answer
+(NO_EFFECT). Parameters of unsupported features (UNSUPPORTED) are accepted only with values that do not use the feature.
+null always means the default.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_BIASES = 1024
-MAX_NAMED_TOKENS = 1 << 16  # in a list of tokens that are allowed, or that stop
-MAX_DIGITS = 18  # of a token in logit_bias; more is no token of any vocabulary
-DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
+MAX_NAMED_TOKENS = 1 << 16  # in allowed_token_ids and stop_token_ids
+MAX_DIGITS = 18  # of a token in logit_bias, so that `int` is cheap
+DEFAULT_COMPLETION_TOKENS = 16  # as in OpenAI's /v1/completions
 
 NO_EFFECT = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -64,7 +64,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "use_beam_search": (False,),
 }
-"""Parameters that are not done here, and the values of each that ask for nothing."""
+"""Parameters of unsupported features, and the values of each that do not use the feature."""
 
 
 MOST_TOP_K = 2**31 - 1
@@ -73,39 +73,38 @@ StreamedUsage = Literal["none", "last", "each"]
 class ApiValueErrors(ValueKind):
     NO_OBFUSCATION = "include_obfuscation is not supported by this server"
     STOP_NOT_TEXTS = "it must be a string or a list of strings"
-    TOO_MANY_STOPS = "{stops} stop strings, at most {most} are possible"
+    TOO_MANY_STOPS = "there are {stops} stop strings, but at most {most} are allowed"
     STOP_TOO_LONG = "a stop string may have at most {most} characters"
-    TOO_MANY_BIASES = "it has {biases} tokens, at most {most} are possible"
-    BIAS_NOT_OF_TOKEN = "{name!a} is not a token, which is a number from 0 up"
-    BIAS_OF_HUGE_TOKEN = "token {name} is out of range, it has {digits} digits"
-    BIAS_OUT_OF_RANGE = "the bias of token {token} is not between -100 and 100"
-    NO_PROMPT = "there is no prompt in it"
+    TOO_MANY_BIASES = "it has {biases} tokens, but at most {most} are allowed"
+    BIAS_NOT_OF_TOKEN = "{name!a} is not a token, which must be a non-negative integer"
+    BIAS_OF_HUGE_TOKEN = "token {name} is out of range: it has {digits} digits"
+    BIAS_OUT_OF_RANGE = "the bias of token {token} must be between -100 and 100"
+    NO_PROMPT = "it contains no prompt"
     NOT_A_PROMPT = "it must be a string, a list of tokens, or a list of either"
-    TOO_MANY_TOKENS = "it has {tokens} tokens, at most {most} are possible"
+    TOO_MANY_TOKENS = "it has {tokens} tokens, but at most {most} are allowed"
     NOT_INTEGERS = "it must be a list of integers"
     HUGE_INTEGERS = "its integers must be between -{most} and {most}"
 
 
 class ApiParameterErrors(ApiKind):
-    TWO_GRAMMARS = "{names} say in more than one way what an answer must match"
+    TWO_GRAMMARS = "{names} cannot be combined: use one of them to constrain the answer"
     NO_SCHEMA = "{param} has no schema"
-    SCHEMA_NOT_JSON = "{param} is neither a JSON Schema nor the text of one"
-    CHOICE_WITHOUT_TOOLS = "tool_choice needs tools, one of which it may name"
-    NOTHING_ASKED = "max_tokens is 0, which needs echo"
+    SCHEMA_NOT_JSON = "{param} must be a JSON Schema, or a string that contains one"
+    CHOICE_WITHOUT_TOOLS = "tool_choice must name one of the tools, and needs tools"
+    NOTHING_ASKED = "max_tokens is 0, which is only allowed with echo"
     CONTINUES_WITH_PROMPT = "continue_final_message needs add_generation_prompt = false"
-    UNSUPPORTED = "the parameter {param!r} is not supported here{allowed_hint}", Http(code="unsupported_parameter")
-    STREAM_OPTIONS_WITHOUT_STREAM = "stream_options is only for stream = true"
+    UNSUPPORTED = "this server does not support parameter {param!r}{allowed_hint}", Http(code="unsupported_parameter")
+    STREAM_OPTIONS_WITHOUT_STREAM = "stream_options needs stream = true"
     BEST_OF = (
-        "best_of is {best_of}, which is not supported: it may only equal n, which is {n}",
+        "best_of is {best_of}, but must equal n, which is {n}",
         Http(code="unsupported_parameter"),
     )
     TOP_LOGPROBS_WITHOUT_LOGPROBS = "top_logprobs needs logprobs = true"
-    TWO_LIMITS = "max_tokens is {max_tokens} and max_completion_tokens is {max_completion_tokens}: give one of them"
+    TWO_LIMITS = "max_tokens is {max_tokens} but max_completion_tokens is {max_completion_tokens}: give one of them"
 
 
 def _refuse_unsupported(data: Any) -> Any:
-    """Return the parameters without nulls, and without those that ask for nothing. Raises ApiError for one that asks
-    for something."""
+    """Return the parameters without nulls and ignored ones. Raises ApiError for the use of an unsupported feature."""
     if not isinstance(data, Mapping):
         return data
     parameters = {name: value for name, value in data.items() if value is not None and name not in NO_EFFECT}
@@ -119,8 +118,8 @@ def _refuse_unsupported(data: Any) -> Any:
 
 class StreamOptions(Parameters):
     include_usage: bool = False
-    continuous_usage_stats: bool = Field(False, description="vLLM's: with include_usage, in every chunk")
-    include_obfuscation: bool = False  # of OpenAI's streams against eavesdropping; there is none here to be switched on
+    continuous_usage_stats: bool = Field(False, description="vLLM's: with include_usage, usage in every chunk")
+    include_obfuscation: bool = False  # OpenAI's padding of streams against traffic analysis; this server never pads
 
     @model_validator(mode="after")
     def _no_obfuscation(self) -> StreamOptions:
@@ -136,7 +135,7 @@ def _stops(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise refused(ApiValueErrors.STOP_NOT_TEXTS)
-    stops = [stop for stop in stops if stop]  # an empty one asks for nothing
+    stops = [stop for stop in stops if stop]  # empty strings have no effect
     if len(stops) > MAX_STOPS:
         raise refused(ApiValueErrors.TOO_MANY_STOPS, stops=len(stops), most=MAX_STOPS)
     if max(map(len, stops), default=0) > MAX_STOP_LENGTH:
@@ -165,7 +164,7 @@ def _biases(value: dict[str, float]) -> dict[str, float]:
 
 
 class JsonSchemaFormat(Parameters):
-    """OpenAI's `json_schema`. An answer is constrained whether `strict` is true or not."""
+    """OpenAI's `json_schema`. The answer is constrained whatever the value of `strict`."""
 
     name: Text
     description: Text | None = None
@@ -174,14 +173,14 @@ class JsonSchemaFormat(Parameters):
 
 
 class ResponseFormat(Parameters):
-    """OpenAI's `response_format`. A json_object may have a `schema`, as llama.cpp's may."""
+    """OpenAI's `response_format`. As in llama.cpp, json_object may have a `schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
 
     def grammar(self, param: str) -> Grammar | None:
-        """Return the grammar of the answer; None for text. Raises ApiError."""
+        """Return the grammar of the answer; None for any text. Raises ApiError."""
         if self.type == "text":
             return None
         schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
@@ -203,7 +202,7 @@ class StructuredOutputs(Parameters):
 
 
 def _schema_grammar(schema: Any, param: str) -> Grammar:
-    """Return the grammar of a JSON Schema, or of the text of one. Raises ApiError, UsageError."""
+    """Return the grammar of a JSON Schema, or of a string that contains one. Raises ApiError, UsageError."""
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -223,7 +222,7 @@ _GRAMMARS: dict[str, Callable[[Any, str], Grammar]] = {
     "choice": lambda texts, param: Grammar.choice(texts),
     "grammar": lambda text, param: Grammar.context_free(text),
 }
-"""Readers of vLLM's ways to state a grammar. Their arguments are the value and the name of its parameter."""
+"""Converters of vLLM's kinds of grammars. Their arguments are the value and the name of its parameter."""
 
 
 def _few_tokens(tokens: list[int] | None) -> list[int] | None:
@@ -233,8 +232,8 @@ def _few_tokens(tokens: list[int] | None) -> list[int] | None:
 
 
 class GenerationBody(Parameters):
-    """The parameters of both endpoints. `model` names what is served, and may be left out; sampling's ranges are those
-    of `Sampling`."""
+    """Common parameters of both endpoints. `model` names the served model, and is optional. The ranges of sampling
+    parameters are those of `Sampling`."""
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
@@ -255,15 +254,15 @@ class GenerationBody(Parameters):
         None, gt=0, le=MOST_REPETITION_PENALTY, description="default: the model's"
     )
     ignore_eos: bool = False
-    min_tokens: int = Field(0, ge=0, le=MOST_TOKENS, description="before which no token or text ends the answer")
+    min_tokens: int = Field(0, ge=0, le=MOST_TOKENS, description="number of tokens before which the answer cannot end")
     stop_token_ids: Annotated[list[int], AfterValidator(_few_tokens)] = []
     allowed_token_ids: Annotated[list[int] | None, AfterValidator(_few_tokens)] = None
     include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = Field(True, description="false: special tokens are part of the text")
+    skip_special_tokens: bool = Field(True, description="false: include special tokens in the text")
     truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, le=MOST_TOKENS, description="read only so many tokens at the end of the prompt; -1: as many as fit"
+        None, ge=-1, le=MOST_TOKENS, description="keep only the last tokens of the prompt, this many; -1: all that fit"
     )
-    add_special_tokens: bool | None = Field(None, description="the tokenizer's, around a text")
+    add_special_tokens: bool | None = Field(None, description="add the tokenizer's special tokens around a text")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | bool | Text | None = None
@@ -287,7 +286,7 @@ class GenerationBody(Parameters):
         return self
 
     def answer_grammar(self) -> Grammar | None:
-        """Return what an answer must match; None: anything. Raises ApiError, UsageError."""
+        """Return the grammar of the answer; None for any text. Raises ApiError, UsageError."""
         ways: dict[str, Callable[[], Grammar | None]] = {}
         if (form := self.response_format) is not None and form.type != "text":
             ways["response_format"] = partial(form.grammar, "response_format")
@@ -307,41 +306,41 @@ class GenerationBody(Parameters):
 
     @property
     def streamed_usage(self) -> StreamedUsage:
-        """The chunks of a stream that say the usage."""
+        """Chunks of a stream that contain the usage."""
         if self.stream_options is None or not self.stream_options.include_usage:
             return "none"
         return "each" if self.stream_options.continuous_usage_stats else "last"
 
     @property
     def asked_tokens(self) -> int | None:
-        """New tokens that are asked for, if it says how many."""
+        """Requested maximum number of new tokens; None if the request has none."""
         return self.max_tokens
 
     @property
     def default_tokens(self) -> int | None:
-        """New tokens where it does not say, if there is room for them; None: as many as fit."""
+        """Default maximum number of new tokens; None for all that fit into the context."""
         return None
 
     @property
     @abstractmethod
     def alternatives(self) -> int | None:
-        """Alternatives wanted for each token; None where no logprobs are."""
+        """Number of alternatives for each token; None without logprobs."""
 
     @property
     def prompt_alternatives(self) -> int | None:
-        """Alternatives wanted for each token of the prompt; None where no logprobs of the prompt are."""
+        """Number of alternatives for each token of the prompt; None without logprobs of the prompt."""
         return None
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Characters and tokens that are to be made a prompt of."""
+        """Number of characters and tokens to convert to a prompt."""
 
     def sampling(self, seed: int, model: Sampling) -> Sampling:
-        """Return how to draw. Raises UsageError.
+        """Return the sampling parameters. Raises UsageError.
 
         Args:
-            model: the sampling of the model, where the body does not say.
+            model: defaults of the model, for parameters that the body does not have.
         """
         stated = overriding(self)
         if self.repeat_penalty is not None:
@@ -366,7 +365,7 @@ def _is_tokens(value: Any) -> bool:
 
 
 def _prompts(value: Any) -> Any:
-    """A list of prompts, each text or tokens."""
+    """Return a list of prompts, each a text or tokens."""
     if isinstance(value, str):
         value = [value]
     if value == []:
@@ -384,16 +383,16 @@ _Prompt = str | list[str] | list[int] | list[list[int]]
 
 
 class CompletionBody(GenerationBody):
-    """Of POST /v1/completions."""
+    """Body of POST /v1/completions."""
 
-    # Checked in Python alone: pydantic would look at every token once more, without giving up Python's lock.
+    # Validated in Python only: pydantic would visit every token again, while holding the GIL.
     prompt: Annotated[
         list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(TypeAdapter(_Prompt).json_schema())
     ]
-    max_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="0 only with echo")
+    max_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="0 is allowed with echo only")
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    echo: bool = Field(False, description="the answer begins with the prompt; its logprobs are those of full attention")
-    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="only equal to n")
+    echo: bool = Field(False, description="repeat the prompt in the answer, with logprobs from full attention")
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="must equal n")
 
     @model_validator(mode="after")
     def _best_of(self) -> CompletionBody:
@@ -428,26 +427,26 @@ class CompletionBody(GenerationBody):
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a body without those that ask for nothing."""
+    """Return the fields of a body without null and empty values."""
     return {name: value for name, value in fields.items() if value is not None and value != []}
 
 
 class ChatBody(GenerationBody):
-    """Of POST /v1/chat/completions."""
+    """Body of POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1, fail_fast=True)  # a million errors would take gigabytes
+    messages: list[Message] = Field(min_length=1, fail_fast=True)  # errors of a million messages would take gigabytes
     max_completion_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     logprobs: bool = False
     tools: Tools = []
-    tool_choice: ToolChoice | None = Field(None, description="auto where there are tools")
-    parallel_tool_calls: bool = Field(True, description="false: an answer has one call at most")
-    reasoning_effort: Text | None = Field(None, description="for templates that read it; none: no thought")
+    tool_choice: ToolChoice | None = Field(None, description="default: auto if there are tools")
+    parallel_tool_calls: bool = Field(True, description="false: at most one call per answer")
+    reasoning_effort: Text | None = Field(None, description="for templates that read it; none disables thoughts")
     # vLLM's
-    include_reasoning: bool = Field(True, description="false: leave thoughts out")
-    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="longest thought, in tokens")
-    thinking_budget_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="llama.cpp's name of it")
+    include_reasoning: bool = Field(True, description="false: leave thoughts out of the answer")
+    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="maximum tokens of a thought")
+    thinking_budget_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="llama.cpp's name for the same")
     add_generation_prompt: bool = Field(True, description="false: the answer begins where the last message ends")
-    continue_final_message: bool = Field(False, description="the answer goes on with the last message")
+    continue_final_message: bool = Field(False, description="the answer continues the last message")
     chat_template_kwargs: dict[str, Any] = Field({}, description="variables of the chat template")
     documents: list[dict[str, Any]] | None = Field(None, description="for templates that read them")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -472,7 +471,7 @@ class ChatBody(GenerationBody):
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
-        """The tools that an answer may call."""
+        """Tools that the answer may call."""
         named = self.tool_choice["name"] if isinstance(self.tool_choice, dict) else None
         if self.tool_choice == "none":
             return ()
@@ -480,18 +479,18 @@ class ChatBody(GenerationBody):
 
     @property
     def longest_thought(self) -> int | None:
-        """Tokens that a thought may have; None: any number."""
+        """Maximum number of tokens of a thought; None for any number."""
         budget, other_name = self.thinking_token_budget, self.thinking_budget_tokens
         return other_name if budget is None else budget
 
     @property
     def must_call(self) -> bool:
-        """True where an answer must call a tool."""
+        """True if the answer must call a tool."""
         return bool(self.tools) and self.tool_choice not in (None, "none", "auto")
 
     @property
     def most_calls(self) -> int | None:
-        """Calls that an answer may have; None: any number."""
+        """Maximum number of calls in an answer; None for any number."""
         return 1 if isinstance(self.tool_choice, dict) or not self.parallel_tool_calls else None
 
     @property

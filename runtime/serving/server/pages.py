@@ -1,7 +1,7 @@
-"""The server's own pages: files of this package, which fetch nothing from elsewhere.
+"""The server's own web pages: files of this package, which load nothing from other sites.
 
-They hold no data. What they show they ask of the server as any client does, so that the API key guards it. Texts are
-put into the page as text, never as markup, and the policy of their headers lets no script run but these files.
+The pages contain no data. They request it from the server as any client does, so that the API key protects it. Texts
+are inserted as text, never as markup, and the content security policy allows no scripts but these files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGES = {
     "/static/docs.js": "docs.js",
     "/static/icon.svg": "icon.svg",
 }
-"""Files by their paths; there are no others."""
+"""File of each path. There are no other paths."""
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 def add_pages(app: FastAPI) -> None:
-    """Adds `PAGES`, which are read once."""
+    """Add `PAGES` to the application. The files are read once."""
     for path, name in PAGES.items():
         kind = f"{_TYPES[Path(name).suffix]}; charset=utf-8"
         answer = partial(Response, (FOLDER / name).read_bytes(), 200, HEADERS, kind)

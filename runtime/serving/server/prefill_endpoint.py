@@ -1,8 +1,7 @@
-"""`POST /v1/slots` of a server that prefills for others: a prompt comes, and its slot goes, as `SlotFormat` has it.
+"""`POST /v1/slots` of a prefill server: the body is a prompt, the answer its slot in `SlotFormat`.
 
-A message is a copy of the slot, so the engine's slot is free before the first byte is sent, and no reader holds it. The
-copies that wait for their readers have a bound in bytes together (`Copies`), and a reader has a deadline for all of its
-message (`deadline_of`).
+The answer is a copy of the slot, so the engine's slot is free before the first byte is sent and is never held by a slow
+reader. The copies being sent have a common limit in bytes (`Copies`), and each has a deadline (`deadline_of`).
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from sscc.runtime.support.serving_options import MOST_SECONDS, MOST_TOKENS, Requ
 
 PATH = "/v1/slots"
 CACHED_TOKENS = "x-sscc-cached-tokens"
-"""The header that says how many of the prompt's tokens were not prefilled again."""
+"""Header with the number of prompt tokens that did not have to be prefilled."""
 
 PIECE_BYTES = 1 << 18
 SEND_SECONDS = 10.0
 LEAST_RATE = 1 << 20
-"""A client must take a message within `SEND_SECONDS`, and a second more for each `LEAST_RATE` bytes."""
+"""A client must receive a message within `SEND_SECONDS`, plus a second for each `LEAST_RATE` bytes."""
 
 _log = logging.getLogger("sscc.server")
 
 
 class SlotRequestErrors(ApiKind):
     OTHER_PROGRAM = (
-        "a slot of {param} {asked!r} was asked for, this server has {held!r}: both must serve the same artifact",
+        "the request is for {param} {asked!r}, but this server has {held!r}: both must serve the same artifact",
         Http(409, code="other_program"),
     )
-    TOO_MANY_COPIES = "{copies} slots wait for slow readers already: try again later", BUSY
+    TOO_MANY_COPIES = "{copies} slots are still being sent to slow readers: try again later", BUSY
 
 
 def _integers(value: Any) -> Any:
@@ -58,16 +57,18 @@ def _integers(value: Any) -> Any:
 
 
 Integers = Annotated[list[int], PlainValidator(_integers), WithJsonSchema(TypeAdapter(list[int]).json_schema())]
-"""Checked in one pass, not one number at a time by pydantic: there are as many as a prompt has tokens."""
+"""A list of integers, as long as a prompt. It is checked in one pass, because pydantic would check every number by
+itself."""
 
 
 class SlotBody(Parameters):
-    """Of POST /v1/slots.
+    """Body of POST /v1/slots.
 
     Attributes:
-        prompt: tokens.
-        positions: where each stands in its text, of which not all are prefilled; None: nothing is left out.
-        program, weights: whose slot is wanted (`ProgramIdentity`); that of others would be of no use.
+        prompt: tokens of the prompt.
+        positions: position of each token in the text; None if the prompt is the whole text.
+        program, weights: digests of the requesting server's program (`ProgramIdentity`), which must be those of this
+            server.
         timeout: seconds after which nobody waits any more; at most a week.
     """
 
@@ -79,10 +80,10 @@ class SlotBody(Parameters):
 
 
 class Copies:
-    """Messages that are being sent.
+    """Memory of the messages being sent.
 
     Args:
-        most: bytes that they may take together. One message is always taken.
+        most: maximum bytes of all messages together. A single message may be larger.
     """
 
     def __init__(self, most: int) -> None:
@@ -91,7 +92,7 @@ class Copies:
 
     @contextmanager
     def hold(self, nbytes: int) -> Iterator[None]:
-        """Count a message. Raises ApiError where there is no room for it."""
+        """Count a message while the block runs. Raises ApiError if there is no room for it."""
         if self._count and self._bytes + nbytes > self._most:
             raise SlotRequestErrors.TOO_MANY_COPIES(copies=self._count)
         self._bytes, self._count = self._bytes + nbytes, self._count + 1
@@ -104,7 +105,7 @@ class Copies:
 async def prefilled(
     body: SlotBody, engine: Engine, model: Model, limits: RequestLimits, copies: Copies, request: HttpRequest
 ) -> Response:
-    """Return the answer with the slot of a prompt. Raises ApiError, and ClientGone, which cancels the prefill."""
+    """Return the response with the slot of a prompt. Raises ApiError, and ClientGone, which cancels the prefill."""
     receive = request.receive
     _check_identity(ProgramIdentity(body.program, body.weights), engine.slot_format.identity)
     prompt = checked_excerpt(body.prompt, body.positions, model, limits)
@@ -119,7 +120,7 @@ async def prefilled(
     except BaseException:
         ticket.cancel()
         raise
-    # The message is a copy. From here on the slot is another request's.
+    # The message is a copy, so the slot can be given to another request.
     ticket.taken()
     return SlotResponse(engine.slot_format, message, ticket.cached_tokens, copies)
 
@@ -132,18 +133,18 @@ def _check_identity(theirs: ProgramIdentity, ours: ProgramIdentity) -> None:
 
 
 def deadline_of(nbytes: int) -> float:
-    """Return the seconds in which a client must take a message."""
+    """Return the time in seconds in which a client must receive a message."""
     return SEND_SECONDS + nbytes / LEAST_RATE
 
 
 class SlotResponse(Response):
-    """Sends a message piece by piece, as fast as the client takes it, within its deadline.
+    """Response that sends a message as fast as the client receives it, until its deadline.
 
     Args:
-        slots: the format of the message.
-        message: a copy of a slot.
-        cached_tokens: tokens of its prompt that were not prefilled again.
-        copies: those that are being sent.
+        slots: format of the message.
+        message: copy of a slot.
+        cached_tokens: prompt tokens that did not have to be prefilled.
+        copies: memory of the messages being sent.
     """
 
     media_type = "application/octet-stream"
@@ -173,5 +174,5 @@ class SlotResponse(Response):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            # The answer stays incomplete, so the connection is closed.
-            _log.warning("a reader took longer than %.0f s for a slot of %d bytes", deadline_of(size), size)
+            # The answer stays incomplete, so uvicorn closes the connection.
+            _log.warning("a client did not receive a slot of %d bytes within %.0f s", size, deadline_of(size))

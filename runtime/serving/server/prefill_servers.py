@@ -1,12 +1,12 @@
-"""Servers that prefill for this one (`sscc serve --role prefill`): the choice among them, and what follows a failure.
+"""Client of prefill servers (`sscc serve --role prefill`): choice of a server, and handling of failures.
 
-A prompt goes to the server that has prefilled most of its beginning, unless others have much less to do, else to the
-one with the least. One that fails is asked last for a while. Where none can prefill the prompt, the log says why each
-could not, and the request ends with an error that names none of them; or the prompt is prefilled here, if that is what
-the user has asked for.
+A prompt goes to the server that has prefilled the longest prefix of it, unless that server is much busier than others;
+otherwise to the least busy one. A server that has failed is asked last for a while. If no server can prefill the
+prompt, the log says why each of them could not, and the request ends with an error that names none of them; or the
+prompt is prefilled here, if the user has chosen that.
 
-A call of a server has one deadline, from connecting to the last byte of its answer. A timer then shuts the connection
-down, so that a server that sends a byte a second gains nothing by it.
+A request to a server has one deadline, from connecting to the last byte of the answer. At the deadline a timer shuts
+the connection down, so that a server that sends one byte a second cannot hold a request.
 """
 
 from __future__ import annotations
@@ -42,41 +42,42 @@ _log = logging.getLogger("sscc.server")
 
 CONNECT_SECONDS = 5.0
 ERROR_BYTES = 1 << 16
-"""Bytes of an answer other than a slot that are read for its message."""
+"""Maximum bytes of an error answer that are read for its message."""
 
 AVOID_SECONDS = 5.0
-"""Seconds in which a server that has failed comes last."""
+"""Time in seconds during which a server that has failed is asked last."""
 
 BUSY_SECONDS = 0.5
-"""Seconds between two rounds over servers that were all busy."""
+"""Pause in seconds between two attempts when all servers were busy."""
 
 BUSY = ("queue_full", "busy")
-"""Codes of refusals that pass."""
+"""Error codes of temporary refusals."""
 
 REMEMBERED = 1 << 16
-"""Beginnings of prompts that are known of each server."""
+"""Number of chunk keys remembered for each server."""
 
 AHEAD = 1
-"""A server that has a prompt's beginning is asked while it has at most so many prompts more than another one."""
+"""A server that has a prefix of the prompt is preferred as long as it has at most this many prompts more than the least
+busy one."""
 
-_TOKENS_AT_ONCE = 1 << 12  # which become text in some hundred microseconds, in which no other thread runs
+_TOKENS_AT_ONCE = 1 << 12  # converting these to text takes some hundred microseconds, during which the GIL is held
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""So that a machine that is gone is missed after some seconds, however long a prefill may take."""
+"""Detects within seconds that a machine is gone, however long a prefill may take."""
 
 
 class PrefillServerErrors(ErrorKind):
-    NOT_AN_ADDRESS = UsageError, "{url!r} is no address of a prefill server: it must be http://HOST:PORT"
-    NOBODY_WAITS = PrefillError, "the request has ended before its prompt was prefilled"
-    NO_SERVER = PrefillError, "none of {servers} prefill servers could take the prompt: this server's log says why"
-    FAILED = PrefillError, "asking for a prefill has failed: this server's log says why"
+    NOT_AN_ADDRESS = UsageError, "{url!r} is not an address of a prefill server: it must be http://HOST:PORT"
+    NOBODY_WAITS = PrefillError, "the request ended before its prompt was prefilled"
+    NO_SERVER = PrefillError, "none of {servers} prefill servers could prefill the prompt: see the log of this server"
+    FAILED = PrefillError, "the remote prefill has failed: see the log of this server"
 
 
 class _Refused(Exception):
-    """A server did not prefill a prompt; the message says why.
+    """A server did not prefill a prompt, for the reason in the message.
 
     Attributes:
-        busy: whether it may later.
-        failed: whether others are to be asked before it.
+        busy: True if the refusal is temporary.
+        failed: True if the server is avoided for a while.
     """
 
     def __init__(self, reason: str, *, busy: bool = False, failed: bool = True) -> None:
@@ -105,7 +106,7 @@ class _Server:
         self.secure, self.host, self.port, self.path = parts.scheme == "https", parts.hostname, port, parts.path
 
     def connect(self, call: _Call, until: float) -> http.client.HTTPConnection:
-        """Return a connection whose socket the call can shut down from its first moment on. Raises OSError."""
+        """Return a connection whose socket the call can shut down at any time. Raises OSError."""
         kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
         connection = kind(self.host, self.port)
         try:
@@ -126,7 +127,7 @@ class _Server:
 
 
 def _connected(host: str, port: int, until: float) -> socket.socket:
-    """Return a socket that is connected to the first address of a host that answers. Raises OSError."""
+    """Return a socket connected to the first address of a host that accepts. Raises OSError."""
     error: OSError = TimeoutError()
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         left = _left(until)
@@ -143,7 +144,7 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
 
 
 def _left(until: float) -> float:
-    """Return the seconds until a time of `perf_counter`. Raises TimeoutError where it has come."""
+    """Return the seconds left until a time of `perf_counter`. Raises TimeoutError if there are none."""
     left = until - perf_counter()
     if left <= 0:
         raise TimeoutError
@@ -151,16 +152,16 @@ def _left(until: float) -> float:
 
 
 class PrefillServers:
-    """The servers that prefill for an engine.
+    """Remote prefill of an engine, by servers.
 
     Args:
-        urls: where each is.
-        slots: the messages that are expected.
-        key: that they ask for; None: none.
-        timeout: seconds that one server may take for a prefill, with all that waits before it; at most a week.
-        locally: prefill a prompt here that no server can prefill.
+        urls: addresses of the servers.
+        slots: format of the messages.
+        key: API key of the servers; None for none.
+        timeout: seconds for a prefill by one server, its queue included; at most a week.
+        locally: True to prefill prompts here that no server can prefill.
 
-    Raises UsageError for an address that is none.
+    Raises UsageError for an invalid address.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class PrefillServers:
             call.cancel()
 
     def states(self) -> list[dict[str, Any]]:
-        """What is known of every server."""
+        """Return the state of every server."""
         with self._lock:
             return [
                 {
@@ -205,13 +206,13 @@ class PrefillServers:
                 for server in self._servers
             ]
 
-    # -- one prompt
+    # -- request for one prompt
 
     def _work(self, call: _Call) -> None:
         try:
             outcome = self._prefill(call)
-        except BaseException as error:  # whatever it is, somebody waits to hear of an end
-            log_exception(_log, "asking for a prefill has failed", error)
+        except BaseException as error:  # the outcome must be delivered in any case, because requests wait for it
+            log_exception(_log, "a remote prefill has failed", error)
             outcome = PrefillServerErrors.FAILED()
         finally:
             with self._lock:
@@ -235,7 +236,7 @@ class PrefillServers:
             if not busy or left < BUSY_SECONDS or call.cancelled.wait(BUSY_SECONDS):
                 break
         listed = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
-        _log.warning("no prefill server could take a prompt of %d tokens (%s)", len(call.prompt), quoted(listed))
+        _log.warning("no prefill server could prefill a prompt of %d tokens (%s)", len(call.prompt), quoted(listed))
         return None if self._locally else PrefillServerErrors.NO_SERVER(servers=len(self._servers))
 
     def _ask(self, server: _Server, call: _Call, keys: Sequence[bytes]) -> Received:
@@ -262,28 +263,29 @@ class PrefillServers:
         return Received(message, nbytes, cached)
 
     def _fetch(self, server: _Server, call: _Call) -> tuple[SlotMessage, int, int]:
-        """Return the slot that a server makes of a prompt, its bytes, and how many tokens it knew. Raises _Refused."""
+        """Return a prompt's slot from a server, its bytes, and the number of tokens in the server's cache. Raises
+        _Refused."""
         until = min(call.until, perf_counter() + self._timeout)
         try:
             with call.within(until):
                 data, cached = self._answer(server, call, until)
         except _Refused:
-            if perf_counter() >= until:  # its connection was shut down
+            if perf_counter() >= until:  # the timer has shut the connection down
                 raise _Refused(_LATE) from None
             raise
         except (OSError, http.client.HTTPException, _Cancelled) as error:
             raise _Refused(_LATE if perf_counter() >= until else _words(error)) from None
         try:
-            message = self._slots.read(data.data, "what it sent")
+            message = self._slots.read(data.data, "the answer")
         except InputError as error:
             raise _Refused(str(error)) from None
         if message.tokens.key != call.prompt.key:
-            raise _Refused("what it sent is the slot of another prompt")
+            raise _Refused("the answer is the slot of another prompt")
         known = int(cached) if cached.isascii() and cached.isdecimal() and len(cached) < 10 else 0
         return message, data.nbytes, min(known, len(call.prompt))
 
     def _answer(self, server: _Server, call: _Call, until: float) -> tuple[Array, str]:
-        """Return the bytes of a server's answer, and its header about tokens that it did not prefill again."""
+        """Return the body of a server's answer, and its header with the number of cached tokens."""
         connection = server.connect(call, until)
         try:
             connection.request("POST", f"{server.path}{PATH}", self._body(call.prompt, _left(until)), self._headers())
@@ -296,16 +298,16 @@ class PrefillServers:
             connection.close()
 
     def _received(self, response: http.client.HTTPResponse, length: int) -> Array:
-        """The body of an answer, in memory whose size is bounded before. It is written there once, by the system."""
+        """Receive the body of an answer into memory of its announced size, which is checked first."""
         size, most = response.length, self._slots.most(length)
         if size is None or size > most:
-            raise _Refused(f"it sends {size} bytes, and no slot after {length} tokens has more than {most}")
+            raise _Refused(f"the answer has {size} bytes, but a slot after {length} tokens has at most {most}")
         data = np.empty(size, np.uint8)
         rest = data.data
         while rest:
             count = response.readinto(rest)
             if not count:
-                raise _Refused(f"it has ended with {len(rest)} of {size} bytes still to come")
+                raise _Refused(f"the answer ended {len(rest)} bytes before its end at {size}")
             rest = rest[count:]
         return data
 
@@ -320,16 +322,16 @@ class PrefillServers:
         headers = {"content-type": "application/json", "connection": "close"}
         return headers if self._key is None else headers | {"authorization": f"Bearer {self._key}"}
 
-    # -- which server
+    # -- choice of the server
 
     def _keys(self, prompt: Excerpt) -> list[bytes]:
-        """Of what a server may have of a prompt, the longest last; none where there is no choice."""
+        """Return the keys of the prompt's prefixes of whole chunks, longest last; none if there is only one server."""
         if len(self._servers) == 1:
             return []
         return [key for _, key, _ in chunks_of(prompt, self._slots.prefill_chunk)]
 
     def _order(self, keys: Sequence[bytes]) -> Iterator[_Server]:
-        """The servers in the order in which they are asked, each counted as asked when its turn comes."""
+        """Yield the servers in the order in which to ask them. Each is counted as busy when it is yielded."""
         left = list(self._servers)
         while left:
             with self._lock:
@@ -348,11 +350,11 @@ class _Cancelled(Exception):
 
 
 class _Call:
-    """A prompt that servers are asked for.
+    """A remote prefill of one prompt.
 
     Attributes:
-        until: the time of `perf_counter` after which nobody waits.
-        patience: the time of `perf_counter` until which busy servers are asked again.
+        until: time of `perf_counter` after which nobody waits any more.
+        patience: time of `perf_counter` until which busy servers are asked again.
         cancelled: set when nobody waits any more.
     """
 
@@ -363,7 +365,7 @@ class _Call:
         self._socket: socket.socket | None = None
 
     def use(self, used: socket.socket | None) -> None:
-        """Notes what is to be shut when the call is cancelled. Raises _Cancelled where it was."""
+        """Set the socket to shut down on cancellation. Raises _Cancelled if the call has been cancelled already."""
         with self._lock:
             self._socket = used
         if used is None:
@@ -376,13 +378,13 @@ class _Call:
                 used.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def cancel(self) -> None:
-        """Give the call up: the server finds that the connection has ended, and cancels the prefill."""
+        """Give up: the server notices the closed connection, and cancels the prefill."""
         self.cancelled.set()
         self._shut()
 
     @contextmanager
     def within(self, until: float) -> Iterator[None]:
-        """Shut down the connection of the block at a time of `perf_counter`, whatever it waits for."""
+        """Shut the connection down at a time of `perf_counter`, whatever the block is waiting for."""
         timer = threading.Timer(_left(until), self._shut)
         timer.daemon = True
         timer.start()
@@ -395,34 +397,34 @@ class _Call:
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):
-                    # The socket below TLS: the shutdown of TLS belongs to the thread that reads.
+                    # On the socket below TLS, because TLS's own shutdown must be called by the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 def _common(server: _Server, keys: Sequence[bytes]) -> int:
-    """How much of a prompt a server has."""
+    """Return the number of chunks of a prompt that a server has prefilled."""
     return next((count for count in range(len(keys), 0, -1) if keys[count - 1] in server.known), 0)
 
 
 def _listed(numbers: Array) -> str:
-    """Integers as JSON lists them."""
+    """Return integers as the elements of a JSON array."""
     pieces = (numbers[begin : begin + _TOKENS_AT_ONCE] for begin in range(0, len(numbers), _TOKENS_AT_ONCE))
     return ",".join(",".join(map(str, piece.tolist())) for piece in pieces)
 
 
 def _refusal(response: http.client.HTTPResponse) -> _Refused:
-    """What an answer that is no slot says."""
+    """Return the reason in an error answer."""
     text = response.read(ERROR_BYTES)
     try:
         error = json.loads(text)["error"]
         reason, code = error["message"], error["code"]
     except (ValueError, RecursionError, TypeError, KeyError, IndexError):
-        reason, code = "it is no server of slots", None
+        reason, code = "it is not a prefill server", None
     failed = response.status >= 500 or response.status in (401, 404, 409)
     return _Refused(f"{response.status}, {quoted(reason)}", busy=code in BUSY, failed=failed)
 
 
-_LATE = "it did not answer in time"
+_LATE = "no answer in time"
 
 
 def _words(error: BaseException) -> str:

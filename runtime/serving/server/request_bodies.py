@@ -1,4 +1,4 @@
-"""Reading the bodies of requests: in bounded memory, and where they are large, off the event loop."""
+"""Reading of request bodies: in bounded memory, and outside the event loop if they are large."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sscc.runtime.serving.server.workers import SMALL, Workers
 
 Model = TypeVar("Model", bound=BaseModel)
 
-CLIENT_GONE = 499  # the status that nginx logs; nobody is there to read it
+CLIENT_GONE = 499  # nginx's status for a client that has disconnected; nobody receives it
 FREE_BYTES = 1 << 16
-"""Bytes of each body that are free; the rest counts against what all bodies may take together."""
+"""Bytes of each body that are not counted against the limit for all bodies."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
@@ -31,20 +31,20 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 class BodyErrors(ApiKind):
     NOT_AN_OBJECT = "the body must be a JSON object, with content-type application/json"
     NOT_JSON = "the body is not JSON: {reason}"
-    UNREADABLE = "there was an error parsing the body"
-    TOO_MANY_VALUES = "the body has more than {most} values, which is the most that this server reads"
-    TOO_MANY_AT_ONCE = "too many large bodies arrive at once: try again later", BUSY
-    UNKNOWN_PARAMETER = "the parameter {param!r} is not known here", Http(code="unknown_parameter")
+    UNREADABLE = "the body cannot be parsed"
+    TOO_MANY_VALUES = "the body has more than {most} values, which is the limit of this server"
+    TOO_MANY_AT_ONCE = "too many large bodies are arriving at once: try again later", BUSY
+    UNKNOWN_PARAMETER = "unknown parameter {param!r}", Http(code="unknown_parameter")
     MISSING_PARAMETER = "the parameter {param!r} is missing", Http(code="missing_required_parameter")
     WRONG_TYPE = "{param} is {value}: {reason}", Http(code="invalid_type")
     WRONG_VALUE = "{param} is {value}: {reason}", INVALID_VALUE
 
 
 class BodyMemory:
-    """What large bodies take together while they are read and parsed.
+    """Memory of large bodies while they are received and parsed.
 
     Args:
-        most: bytes.
+        most: maximum bytes of all bodies together.
     """
 
     def __init__(self, most: int) -> None:
@@ -53,7 +53,8 @@ class BodyMemory:
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function to call with the size of a body so far; it raises ApiError where bodies take too much."""
+        """Yield a function to call with the size of the body so far. It raises ApiError if all bodies together are too
+        large."""
         held = 0
 
         def grow(size: int) -> None:
@@ -74,11 +75,11 @@ async def whole_body(request: Request, grow: Callable[[int], None]) -> bytearray
     """Return the body of a request.
 
     Args:
-        grow: of `BodyMemory.hold`.
+        grow: function from `BodyMemory.hold`.
 
     Raises:
-        ApiError: bodies take too much memory.
-        ClientDisconnect: the client has left.
+        ApiError: the bodies take too much memory.
+        ClientDisconnect: the client has disconnected.
     """
     data = bytearray()
     async for piece in request.stream():
@@ -88,12 +89,12 @@ async def whole_body(request: Request, grow: Callable[[int], None]) -> bytearray
 
 
 class BodyReader:
-    """Makes models of bodies.
+    """Reader and validator of bodies.
 
     Args:
-        workers: parse what is large.
-        memory: that bodies may take together.
-        most_values: numbers, texts, lists and objects that a body may have.
+        workers: thread pools that parse large bodies.
+        memory: memory of all bodies.
+        most_values: maximum number of JSON values in a body.
     """
 
     def __init__(self, workers: Workers, memory: BodyMemory, most_values: int) -> None:
@@ -102,7 +103,7 @@ class BodyReader:
         self._most_values = most_values
 
     async def read(self, request: Request, kind: type[Model]) -> Model:
-        """The model that a body describes. Raises ApiError, and ClientDisconnect."""
+        """Read and validate the body of a request. Raises ApiError, and ClientDisconnect."""
         with self._memory.hold() as grow:
             data = await whole_body(request, grow)
             if not _is_json(request.headers.get("content-type", "")):
@@ -113,7 +114,7 @@ class BodyReader:
             return await unless_gone(request.receive, work)
 
     def route(self) -> type[APIRoute]:
-        """A route whose endpoint `(body, request)` gets a body that this reader has read."""
+        """Return a class of routes whose endpoints `(body, request)` receive a body from this reader."""
         reader = self
 
         class Route(APIRoute):
@@ -135,14 +136,14 @@ class BodyReader:
 
 
 def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model:
-    """The model that a JSON text describes. Raises ApiError for the first thing that is wrong with it."""
+    """Return the model of a JSON text. Raises ApiError for the first error in it."""
     if more_values_than(most_values, data):
         raise BodyErrors.TOO_MANY_VALUES(most=most_values)
     try:
         value = json.loads(data or b"null")
     except json.JSONDecodeError as error:
         raise BodyErrors.NOT_JSON(reason=error.msg) from None
-    except (ValueError, RecursionError):  # not UTF-8, a number of thousands of digits, nested beyond reason
+    except (ValueError, RecursionError):  # not UTF-8, a number with thousands of digits, or nested too deep
         raise BodyErrors.UNREADABLE() from None
     if not isinstance(value, dict):
         raise BodyErrors.NOT_AN_OBJECT()
@@ -150,7 +151,7 @@ def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model
 
 
 def validated(value: dict[str, Any], kind: type[Model]) -> Model:
-    """Return the model that an object describes. Raises ApiError for the first thing that is wrong with it."""
+    """Return the model of a JSON object. Raises ApiError for the first error in it."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -158,7 +159,7 @@ def validated(value: dict[str, Any], kind: type[Model]) -> Model:
 
 
 def malformed(error: ValidationError) -> ApiError:
-    """Return the error for the first thing that is wrong with a body."""
+    """Return the error for the first of pydantic's errors."""
     first = error.errors(include_url=False)[0]
     fault = first["type"]
     place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
@@ -178,14 +179,15 @@ def malformed(error: ValidationError) -> ApiError:
 
 
 def _shown(value: object) -> str:
-    """Return a value of a client as an error shows it: one may be a thousand lists deep."""
+    """Return a value from a client for an error message. Containers are summarized, because they may be huge."""
     if isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     return ascii(value)
 
 
 def more_values_than(most: int, data: bytes | bytearray) -> bool:
-    """Return True if a JSON text has more values than `most`; commas alone show that most texts have fewer."""
+    """Return True if a JSON text has more than `most` values. For most texts the count of commas and brackets
+    suffices."""
     if _values(data) <= most:
         return False
     count, end = 0, 0
@@ -198,7 +200,7 @@ def more_values_than(most: int, data: bytes | bytearray) -> bool:
 
 
 def _values(data: bytes | bytearray) -> int:
-    """What separates and opens values in a text that has no strings: at most one less than there are values."""
+    """Return the number of commas and opening brackets: a bound on the values minus one in a text without strings."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 

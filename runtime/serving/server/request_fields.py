@@ -1,4 +1,4 @@
-"""Base of the bodies of requests: checked fields, and errors that name the field."""
+"""Base class of request bodies: strict fields, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from pydantic_core import PydanticCustomError
 from sscc.runtime.serving.server.api_errors import INVALID_VALUE, ApiKind
 
 REFUSED = "refused"
-"""The type of pydantic's errors that carry a kind (`refused`)."""
+"""Type of the pydantic errors that carry a kind (`refused`)."""
 
 
 class ValueKind(ApiKind):
-    """Base of the enums of values that a parameter does not take."""
+    """Base of the enums of errors about a parameter's value."""
 
     def __init__(self, message: str) -> None:
         super().__init__("{param} is {value}: " + message, INVALID_VALUE)
 
 
 class BodyFieldErrors(ValueKind):
-    HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
+    HALF_CHARACTER = "it contains half of a surrogate pair, which is not a character"
 
 
 def refused(kind: ValueKind, **fields: Any) -> PydanticCustomError:
-    """Return the error that a validator raises for a value. Whoever validates adds the parameter and the value."""
+    """Return the error that a validator raises for a value. The caller of the validator adds the parameter and the
+    value."""
     return PydanticCustomError(REFUSED, "the value is refused", {"kind": kind, "fields": fields})
 
 
 class Parameters(BaseModel):
-    """Base of a body or a part of one. It refuses unknown names, and values of another type."""
+    """Base of bodies and their parts. It refuses unknown fields, and values of the wrong type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _one_unknown(cls, data: Any) -> Any:
-        """Keep only the first of the unknown names, because pydantic makes an error of a kilobyte for each."""
+        """Drop all unknown names but the first, because pydantic creates an error of a kilobyte for each of them."""
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
@@ -46,7 +47,8 @@ class Parameters(BaseModel):
 
 
 def whole_characters(text: str) -> str:
-    """JSON can say half of a character beyond U+FFFF, which is no text."""
+    """Return a text without lone surrogates, which JSON can express but UTF-8 cannot. Raises pydantic's error for
+    others."""
     try:
         text.encode()
     except UnicodeEncodeError:

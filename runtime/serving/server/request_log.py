@@ -1,4 +1,4 @@
-"""Lines of the log of a server: one for each request when it ends, and one every few seconds while requests run."""
+"""Log of a server: a line for each request when it ends, and a line every few seconds while requests run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sscc.runtime.serving.engine import Engine, Figures, Metrics, Ticket
 from sscc.runtime.support.logs import logged
 
 REPORT_SECONDS = 10.0
-"""Seconds between two lines about what runs."""
+"""Time in seconds between two lines about the load."""
 
 _RECORD = "sscc.record"
 _log = logging.getLogger("sscc.server")
@@ -23,12 +23,12 @@ _log = logging.getLogger("sscc.server")
 
 @dataclass(eq=False)
 class Record:
-    """Notes about one request, for its line.
+    """Data for the log line of a request.
 
     Attributes:
-        tickets: its answers, `per_prompt` to each prompt.
-        status: the status of the answer; None before it.
-        complete: the answer was sent to its end.
+        tickets: handles of its answers, `per_prompt` for each prompt.
+        status: HTTP status of the answer; None before the answer begins.
+        complete: True if the answer was sent completely.
     """
 
     tickets: Sequence[Ticket] = ()
@@ -38,16 +38,16 @@ class Record:
 
 
 def record_of(request: Request) -> Record:
-    """Return the notes about a request, which count nowhere where nothing is logged."""
+    """Return the record of a request. Without a log it is a new one that nobody reads."""
     record: Record = request.scope.get(_RECORD) or Record()
     return record
 
 
 class Traffic:
-    """Requests that are being answered, and how fast.
+    """Number of requests being answered, and a periodic log of the throughput.
 
     Attributes:
-        open: requests for text that have not ended.
+        open: number of POST requests that have not ended.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -57,7 +57,7 @@ class Traffic:
         self._before: tuple[float, Metrics] | None = None
 
     def begin(self) -> None:
-        """A request for text begins; within an event loop."""
+        """Count a request that begins. Must be called in an event loop."""
         self.open += 1
         if self._timer is None and _log.isEnabledFor(logging.INFO):
             self._arm()
@@ -78,7 +78,7 @@ class Traffic:
 
 
 def throughput(before: Metrics, now: Metrics, seconds: float) -> str:
-    """Return the line about what runs, from the metrics of two moments."""
+    """Return a line about the load, from the metrics at two times."""
     read = (now.prompt_tokens - now.cached_prompt_tokens) - (before.prompt_tokens - before.cached_prompt_tokens)
     made = now.new_tokens - before.new_tokens
     running = now.running + now.prefilling
@@ -87,11 +87,11 @@ def throughput(before: Metrics, now: Metrics, seconds: float) -> str:
 
 
 class RequestLog:
-    """Logs every request of an application: those for text, and refusals, at level INFO; others at level DEBUG.
+    """Middleware that logs requests: POST requests and errors at level INFO, others at level DEBUG.
 
     Args:
-        app: answers.
-        traffic: is told of requests for text.
+        app: application that answers.
+        traffic: counter of POST requests.
     """
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
@@ -101,7 +101,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        outer = scope.get(_RECORD)  # of the application of the first model, which passed the request on and logs it
+        outer = scope.get(_RECORD)  # set if the first model's application passed the request on; that one logs it
         record = scope[_RECORD] = outer or Record()
 
         async def noted(message: Message) -> None:
@@ -124,17 +124,17 @@ class RequestLog:
 
 
 def line_of(scope: Scope, record: Record) -> str:
-    """Return the line about a request. Its method and path are a client's text."""
+    """Return the log line of a request. Method and path come from the client and are escaped."""
     facts = [f"{logged(scope['method'])} {logged(scope['path'])} {record.status or 'without an answer'}"]
     if record.tickets:
         facts += words_of([ticket.figures for ticket in record.tickets], record.per_prompt)
     if record.status is not None and not record.complete:
-        facts.append("the client left")
+        facts.append("client disconnected")
     return ", ".join(facts)
 
 
 def words_of(figures: Sequence[Figures], per_prompt: int) -> Iterator[str]:
-    """Yield the facts about the answers of a request. A prompt counts once, however many answers it has."""
+    """Yield the facts about the answers of a request. A prompt is counted once, however many answers it has."""
     prompts = figures[::per_prompt]
     cached = sum(each.cached_tokens for each in prompts)
     yield f"{sum(each.prompt_tokens for each in prompts)} prompt tokens ({cached} cached)"

@@ -1,6 +1,6 @@
-"""OpenAI's /v1/responses, without state: nothing is stored, so a client sends the whole conversation each time.
+"""OpenAI's /v1/responses, without state: responses are not stored, so clients send the whole conversation every time.
 
-A body is read as the chat completion that asks for the same, and the answer is written as output items.
+A body is converted to the equivalent chat completion, and the answer is returned as output items.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _INCLUDED = "reasoning.encrypted_content"
 
 class ResponseErrors(ApiKind):
     NOT_AN_ITEM = (
-        "an item of type {type!r} is not supported: messages, function calls, their outputs and reasoning are",
+        "items of type {type!r} are not supported, only messages, function calls, their outputs and reasoning",
         Http(code="invalid_value"),
     )
     NOT_A_TOOL = "only tools of type 'function' are supported", _UNSUPPORTED
-    STATELESS = "this server stores no responses: {param} is not supported", _UNSUPPORTED
-    NOT_INCLUDED = "include is {value}: this server adds nothing to a response", _UNSUPPORTED
+    STATELESS = "{param} is not supported: this server stores no responses", _UNSUPPORTED
+    NOT_INCLUDED = "include is {value}, but this server cannot add that to a response", _UNSUPPORTED
 
 
 class TextOptions(Parameters):
-    """The form of the answer."""
+    """Format of the answer."""
 
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class ReasoningOptions(Parameters):
-    """Options of thoughts. `summary` has no effect, because the answer has the whole thought."""
+    """Options of reasoning. `summary` has no effect, because the answer contains the whole thought."""
 
     effort: Text | None = None
     summary: Text | None = None
@@ -52,7 +52,7 @@ class ReasoningOptions(Parameters):
 
 
 class ResponsesBody(Parameters):
-    """Of POST /v1/responses."""
+    """Body of POST /v1/responses."""
 
     input: Text | list[dict[str, Any]]
     model: Text | None = None
@@ -94,7 +94,7 @@ class ResponsesBody(Parameters):
         return given
 
     def chat(self) -> ChatBody:
-        """Return the chat completion that asks for the same. Raises ApiError."""
+        """Return the equivalent chat completion. Raises ApiError."""
         messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
         asked: Json = {
             "messages": messages + _messages(self.input),
@@ -126,7 +126,7 @@ def _chat_tool(tool: Json) -> Json:
 
 
 def _messages(items: str | list[Json]) -> list[Json]:
-    """Return the messages of the items of a conversation. What an assistant thinks, says and calls is one message."""
+    """Return the messages of a conversation's items. Consecutive items of the assistant are merged into one message."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[Json] = []
@@ -153,7 +153,7 @@ def _messages(items: str | list[Json]) -> list[Json]:
                 last.setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": function})
         else:
             raise ResponseErrors.NOT_AN_ITEM(param="input", type=str(kind))
-    # A thought that nothing follows was cut off; templates know no such message.
+    # A thought with nothing after it was cut off; chat templates do not support such a message.
     return [message for message in messages if set(message) != {"role", "reasoning_content"}]
 
 
@@ -161,7 +161,7 @@ _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def _content(content: Any) -> Any:
-    """Return a content as chat completions have it."""
+    """Return a content in the form of chat completions."""
     if not isinstance(content, list):
         return content
     parts = []
@@ -174,20 +174,20 @@ def _content(content: Any) -> Any:
 
 
 class ResponsesFormat(Format):
-    """Makes a response, or its events.
+    """Format of /v1/responses.
 
     Args:
-        body: that is answered.
-        model: the name of what is served.
-        reader: splits the answer into thoughts, text and calls.
-        count: counts the tokens of a text.
+        body: the request.
+        model: name of the model.
+        reader: splits the answer into thoughts, text and tool calls.
+        count: returns the number of tokens of a text.
     """
 
     def __init__(self, body: ResponsesBody, model: str, reader: AnswerReader, count: Callable[[str], int]) -> None:
         self._body, self._model, self._reader, self._count = body, model, reader, count
         self._id, self._created = f"resp_{uuid.uuid4().hex}", int(time.time())
         self._output: list[Json] = []
-        self._open: str | None = None  # the kind of the last item, while it grows
+        self._open: str | None = None  # kind of the last item while it is incomplete
         self._number = 0
         self._began = False
         self._reason = "stop"
@@ -229,7 +229,7 @@ class ResponsesFormat(Format):
         return "incomplete" if self._reason == "length" else "completed"
 
     def _add(self, part: Part) -> list[bytes]:
-        """Add a part to the output, and return its events."""
+        """Add a part to the output. Return its events."""
         if isinstance(part, Call):
             return self._close() + self._add_call(part)
         kind = "reasoning" if isinstance(part, Thought) else "message"
@@ -254,7 +254,7 @@ class ResponsesFormat(Format):
         return [added, self._event("response.content_part.added", **self._place(0), part=part)]
 
     def _close(self) -> list[bytes]:
-        """End the item that grows, and return the events of its end."""
+        """Complete the last item if it is open. Return its events."""
         kind, self._open = self._open, None
         if kind is None:
             return []

@@ -1,4 +1,4 @@
-"""Listening on a port until a signal comes, then finishing what was begun."""
+"""Serving on a port until a signal arrives, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ _log = logging.getLogger("sscc.server")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AFTER_DRAIN_SECONDS = 5.0
-"""Time for sending what is left of answers, after the engine has ended their requests."""
+"""Time in seconds to send the rest of the answers after the engine has ended their requests."""
 
 _SWITCH_SECONDS = 0.001
-"""How long a Python thread runs before another one may: the event loop waits so long several times per answer."""
+"""Switch interval of Python threads in seconds. The event loop waits for the GIL several times per answer, so the
+default of 5 ms would add up."""
 
 
 class ListeningErrors(ErrorKind):
-    NO_SUCH_HOST = UsageError, "--host {host!r} is no address of this machine: {cause}"
-    PORT_IN_USE = UsageError, "port {port} of {host} is in use: give another one with --port (0 is any free one)"
+    NO_SUCH_HOST = UsageError, "--host {host!r} is not an address of this machine: {cause}"
+    PORT_IN_USE = UsageError, "port {port} of {host} is in use: choose another one with --port (0 for any free port)"
     CERTIFICATE = UsageError, "the certificate {path} cannot be used: {cause}"
     CANNOT_LISTEN = UsageError, "cannot listen on port {port} of {host}: {cause}"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that has the address and does not listen yet; port 0 is any free one.
+    """Return a socket that is bound to an address and does not listen yet. Port 0 selects a free port.
 
-    Raises UsageError where the address is not this machine's, or another process has it.
+    Raises UsageError if the address is not an address of this machine, or is in use.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -64,18 +65,19 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket, scheme: str = "http") -> str:
-    """Return the address at which a bound socket is reached."""
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The certificate of a server.
+    """TLS certificate of a server.
 
     Attributes:
-        certificate: a file with the certificate, and those that vouch for it. key: a file with its key.
-        password: of the key; None: it has none.
+        certificate: file with the certificate chain.
+        key: file with the private key; None if it is in `certificate`.
+        password: password of the key; None if it is not encrypted.
     """
 
     certificate: Path
@@ -84,9 +86,10 @@ class Tls:
 
 
 def config_of(app: ASGIApp, graceful_seconds: int, tls: Tls | None = None) -> uvicorn.Config:
-    """Return how the application is served; after `graceful_seconds` in which it ends, connections are cut.
+    """Return uvicorn's configuration for the application. Connections are cut `graceful_seconds` after the shutdown
+    begins.
 
-    Raises UsageError for a certificate that cannot be used.
+    Raises UsageError for an invalid certificate.
     """
     secure = {}
     if tls is not None:
@@ -127,15 +130,15 @@ def serve(
     when_ready: Callable[[], None],
     tls: Tls | None = None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM, and returns when every request has ended.
+    """Serve until SIGINT or SIGTERM, and return when every request has ended.
 
-    The first signal closes the port and lets requests go on for `drain_seconds`; then, or at the second signal, they
-    are cancelled. Raises UsageError where somebody else listens on the address meanwhile.
+    The first signal closes the port and gives requests `drain_seconds` to end. They are cancelled after that time, or
+    at the second signal. Raises UsageError if another process has started to listen on the address.
     """
     keep_little()
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
-    gc.freeze()  # what was imported is never garbage: looking at all of it takes longer than a decode step
+    gc.freeze()  # imported objects are never garbage, and a traversal of all of them takes longer than a decode step
     config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS), tls)
     server = _EngineServer(config, app, engine, drain_seconds, when_ready)
     try:
@@ -146,11 +149,11 @@ def serve(
         host, port = bound.getsockname()[:2]
         raise no_address(host, port, error) from None
     finally:
-        gc.unfreeze()  # the application is part of what was frozen, and holds the engine
+        gc.unfreeze()  # the application is among the frozen objects, and refers to the engine
 
 
 class _EngineServer(uvicorn.Server):
-    """Uvicorn's server, which also ends when its engine does, and ends normally on a signal."""
+    """Uvicorn's server, which also shuts down the engine, and returns normally after a signal."""
 
     def __init__(
         self,
@@ -182,8 +185,8 @@ class _EngineServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         again = self.should_exit
         self.should_exit = self._app.state.closing = True
-        # Closing waits for requests, whose answers this thread has to send meanwhile. A handler of signals logs nothing
-        # itself, since it may interrupt what holds a lock of the log.
+        # `close` blocks until requests have ended, while this thread must send their answers. A signal handler must not
+        # log either, because the interrupted code may hold a lock of the logging module.
         threading.Thread(target=self._end, args=(again, sig == signal.SIGINT), daemon=True).start()
 
     def _end(self, again: bool, by_keyboard: bool) -> None:
@@ -197,7 +200,7 @@ class _EngineServer(uvicorn.Server):
 
 
 def no_address(host: str, port: int, error: Exception) -> SsccError:
-    """Return the error of an address that cannot be listened on."""
+    """Return the error for an address on which the server cannot listen."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return ListeningErrors.PORT_IN_USE(host=host, port=port)
     reason = error.strerror if isinstance(error, OSError) else error

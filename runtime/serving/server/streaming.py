@@ -1,4 +1,4 @@
-"""Answers while they are made, as server-sent events, and what happens when the client leaves before the end."""
+"""Streaming of answers as server-sent events, and cancellation when the client disconnects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sscc.runtime.serving.server.api_errors import as_api_error
 T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS = 15.0
-"""A comment is sent after so long without anything else, because proxies close connections that are silent."""
+"""A comment is sent after this time in seconds without other data, because proxies close idle connections."""
 
 _KEEP_ALIVE = b": waiting\n\n"
 
 
 class ClientGone(Exception):
-    """The client closed the connection before it had its answer."""
+    """The client closed the connection before the answer was complete."""
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Raises ClientGone, and cancels the work, when the client leaves before."""
+    """Return the result of `work`. If the client disconnects first, cancels the work and raises ClientGone."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -39,16 +39,17 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 class EventStream(Response):
-    """Streams the pieces of tickets as chunks; cancels them when the client leaves, and in the end anyhow.
+    """Streams the pieces of several answers as events. Their requests are cancelled when the client disconnects.
 
-    An error that comes up on the way is sent as an event, as the status has been sent before.
+    An error is sent as an event, because the status has already been sent.
 
     Args:
-        tickets: of the answers, in their order, `per_prompt` to each prompt.
-        form: makes the events.
-        prompt_tokens: of the usage.
-        timeout: seconds that a request may take, to be named where one took longer.
-        interval: least seconds between two chunks of an answer (`Ticket.apieces`).
+        tickets: handles of the answers in order, `per_prompt` for each prompt.
+        form: converts pieces to events.
+        prompt_tokens: total number of prompt tokens, for the usage.
+        per_prompt: number of answers to each prompt.
+        timeout: timeout of a request in seconds, for the error message.
+        interval: minimum time in seconds between two chunks of an answer (`Ticket.apieces`).
     """
 
     media_type = "text/event-stream"
@@ -107,9 +108,10 @@ class EventStream(Response):
 
 
 async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:
-    """Pieces of all tickets as they come, each with its ticket's index; (0, None) where none came for a while.
+    """Yield the pieces of all answers as they come, each with the index of its answer, and (0, None) after a long
+    pause.
 
-    Raises what the first ticket to fail raises.
+    Raises the exception of the first answer that fails.
     """
     queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
 
@@ -142,13 +144,13 @@ async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncItera
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client has closed the connection."""
+    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and waits until they have ended, however they do."""
+    """Cancel tasks and wait until they have ended. Their exceptions are ignored."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, with vLLM's fields, and llama.cpp's name of a text."""
+"""/tokenize and /detokenize, with the fields of vLLM, and llama.cpp's names for some of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Json = dict[str, Any]
 
 
 class TokenizationErrors(ApiKind):
-    NOT_ONE_TEXT = "a prompt, messages or a content is wanted, and only one of them"
-    NO_SUCH_TOKEN = "token {token} is out of range, the vocabulary is 0 .. {last}"
+    NOT_ONE_TEXT = "give exactly one of prompt, messages and content"
+    NO_SUCH_TOKEN = "token {token} is out of range: the vocabulary is 0 .. {last}"
 
 
 class TokenizeBody(Parameters):
-    """Of POST /tokenize: a text, or a conversation."""
+    """Body of POST /tokenize: a text or a conversation."""
 
     model: Text | None = None
     prompt: Text | None = None
-    content: Text | None = Field(None, description="llama.cpp's name of the prompt")
+    content: Text | None = Field(None, description="llama.cpp's name for prompt")
     messages: list[Message] | None = Field(None, fail_fast=True)
     add_special_tokens: bool | None = None
-    add_special: bool | None = Field(None, description="llama.cpp's name of add_special_tokens")
+    add_special: bool | None = Field(None, description="llama.cpp's name for add_special_tokens")
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
@@ -45,7 +45,7 @@ class TokenizeBody(Parameters):
 
     @property
     def size(self) -> int:
-        """Letters that are to be made tokens of."""
+        """Number of characters to tokenize."""
         text = self.prompt or self.content or ""
         return len(text) + sum(message.size for message in self.messages or ())
 
@@ -72,14 +72,14 @@ class TokenizeBody(Parameters):
 
 
 class DetokenizeBody(Parameters):
-    """Of POST /detokenize."""
+    """Body of POST /detokenize."""
 
     tokens: list[int]
     model: Text | None = None
 
     @property
     def size(self) -> int:
-        """Tokens that are to be made a text of."""
+        """Number of tokens to decode."""
         return len(self.tokens)
 
     def text(self, model: Model) -> str:

@@ -1,4 +1,4 @@
-"""Threads for what would keep the event loop from other clients: large bodies, tokenising, large answers."""
+"""Thread pools for work that would block the event loop: parsing of large bodies, tokenization, large answers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from sscc.runtime.serving.server.freed_memory import give_back
 T = TypeVar("T")
 
 SMALL = 1 << 12
-"""Work of so many units (bytes, tokens, entries) is not worth a thread: it takes less than some milliseconds."""
+"""Work of up to this size (bytes, tokens, entries) runs in the event loop: it takes at most some milliseconds."""
 
 LARGE = 1 << 15
-"""From so many units on, work waits in a lane of its own, so that it keeps no short work waiting."""
+"""Work from this size on runs in the long lane, so that short work does not wait for it."""
 
 _SHORT_THREADS, _LONG_THREADS = 2, 1
 
 
 class Workers:
-    """A lane for short work and one for long work, each with few threads: what one client sends, however large, leaves
-    a thread for the others, and never more than a few large texts are in work at once."""
+    """Two pools with few threads each, one for short and one for long work. A client that sends large texts leaves the
+    short lane to the others, and only a few large texts are in memory at once."""
 
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(_SHORT_THREADS, "sscc-server-short")
         self._long = ThreadPoolExecutor(_LONG_THREADS, "sscc-server-long")
 
     async def run(self, size: int, work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-        """What `work` returns, done in a thread of the lane for this size.
+        """Return the result of `work`, which runs in a thread of the lane for this size.
 
-        Who is cancelled meanwhile waits no longer: work that has not begun is never done, and what other work returns
-        is given to `undo`.
+        If the caller is cancelled, it stops waiting: work that has not begun is dropped, and the result of other work
+        is passed to `undo`.
         """
         future = self._short.submit(work) if size < LARGE else self._long.submit(_then_trim, work)
         try:

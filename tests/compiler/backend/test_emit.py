@@ -28,11 +28,6 @@ FILLED = """
 """
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def generic(inputs: str, types: str, out: str, maps: str, iterators: str, body: str, init: str = "%empty") -> str:
     """A linalg.generic that makes %out; `maps` are affine results by operand, separated by ``;``."""
     dims = ", ".join(f"d{i}" for i in range(len(iterators)))

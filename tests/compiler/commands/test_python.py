@@ -7,7 +7,8 @@ from pathlib import Path
 import sscc
 from sscc.runtime.serving.engine import Engine, Request
 from sscc.runtime.session.artifact import Artifact
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.text.tokenizer import decode, encode
 from tests.errors import raises
 

@@ -31,7 +31,7 @@ from sscc.runtime.artifact.artifact_files import ArtifactFileErrors
 from sscc.runtime.artifact.manifest import ManifestErrors
 from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.session.golden_replay import GoldenReplayErrors
-from sscc.runtime.session.session import SessionErrors
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.support.verification import VerificationErrors
 from tests.errors import check, one_line, raises
 

@@ -199,7 +199,7 @@ def test_options(artifact: Path) -> None:
             client.completions.create(prompt="x", max_tokens=5, **greedy)
         with pytest.raises(openai.APIStatusError, match="larger than 300 bytes"):
             client.completions.create(prompt="x" * 300, **greedy)
-        with pytest.raises(openai.BadRequestError, match="without a chat template"):
+        with pytest.raises(openai.BadRequestError, match="has no chat template"):
             client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], **greedy)
         completion = client.completions.create(prompt="x", extra_body={"ignore_eos": True}, **greedy)
         assert completion.usage is not None

@@ -26,20 +26,8 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
-from tests.runtime.broken.build import (
-    add_body,
-    copy_body,
-    identity,
-    place,
-    port,
-    product_step,
-    read,
-    sram,
-    update,
-    whole,
-    window,
-    write,
-)
+from tests.runtime.broken.build import add_body, launch_of, place, port, product_step, sram
+from tests.runtime.schedules import copy_body, read, update, view_of, whole_access, write
 
 # ----------------------------------------------------------------------------------- a product on streamed tiles
 
@@ -54,7 +42,7 @@ def streamed_product() -> Program:
     )
     multiply = Body(
         "multiply",
-        (read("a", M, K), read("tile", TILE, K), write("part", M, TILE)),
+        (read("a", (M, K)), read("tile", (TILE, K)), write("part", (M, TILE))),
         (),
         (),
         (),
@@ -88,9 +76,9 @@ def streamed_product() -> Program:
     )
     buffers = sram(("x_buffer", (M, K), 1), ("w_buffer", (TILE, K), 2), ("y_buffer", (M, N), 1))
     pipeline = Pipeline("stream", "i", 0, 1, (), buffers, stages)
-    kernel = Kernel("linear", (read("x", M, K), read("w", N, K), write("y", M, N)), (), (pipeline,))
-    bodies = (multiply, copy_body("copy_x", M, K), copy_body("copy_w", TILE, K), copy_body("copy_y", M, N))
-    entry = Entry("main", ("x",), ("y",), (), (), (whole(tensors, "linear", "x", "w", "y"),))
+    kernel = Kernel("linear", (read("x", (M, K)), read("w", (N, K)), write("y", (M, N))), (), (pipeline,))
+    bodies = (multiply, copy_body("copy_x", (M, K)), copy_body("copy_w", (TILE, K)), copy_body("copy_y", (M, N)))
+    entry = Entry("main", ("x",), ("y",), (), (), (launch_of(tensors, "linear", "x", "w", "y"),))
     return Program(tensors, bodies, (kernel,), (entry,), arena)
 
 
@@ -126,26 +114,26 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
         ("w", (layers, OUTPUTS, WIDTH), "f32", "weight"),
     )
     params = (
-        read("h_in", *hidden),
-        read("w", layers, OUTPUTS, WIDTH),
-        update("k_cache", *caches, dtype=stored),
-        update("v_cache", *caches, dtype=stored),
-        read("position", BATCH, dtype="i64"),
-        read("base", BATCH, dtype="i64"),
-        read("active", BATCH, dtype="i1"),
-        write("h_out", *hidden),
+        read("h_in", hidden),
+        read("w", (layers, OUTPUTS, WIDTH)),
+        update("k_cache", caches, dtype=stored),
+        update("v_cache", caches, dtype=stored),
+        read("position", (BATCH,), dtype="i64"),
+        read("base", (BATCH,), dtype="i64"),
+        read("active", (BATCH,), dtype="i1"),
+        write("h_out", hidden),
     )
     kernel = Kernel("layers", params, (), (_layer_pipeline(layers, cache),))
     bodies = (
-        copy_body("copy_hidden", *hidden),
-        copy_body("copy_half", OUTPUTS // HALVES, WIDTH),
+        copy_body("copy_hidden", hidden),
+        copy_body("copy_half", (OUTPUTS // HALVES, WIDTH)),
         _project_body(),
         _attend_body(cache, stored),
         add_body("add", hidden, hidden),
     )
     names = ("h_in", "w", "k_cache", "v_cache", "position", "base", "active", "h_out")
     inputs = ("h_in", "position", "base", "active")
-    entry = Entry("decode", inputs, ("h_out",), (), (), (whole(tensors, "layers", *names),))
+    entry = Entry("decode", inputs, ("h_out",), (), (), (launch_of(tensors, "layers", *names),))
     return Program(tensors, bodies, (kernel,), (entry,), arena)
 
 
@@ -155,33 +143,33 @@ def _project_body() -> Body:
     windows, steps = [], []
     for name, (count, first) in heads.items():
         rows = (count * DEPTH, WIDTH)
-        windows.append(Window(f"w_{name}", window("weight", rows, first * DEPTH * WIDTH)))
-        windows.append(Window(f"flat_{name}", window(name, (BATCH, count * DEPTH))))
+        windows.append(Window(f"w_{name}", view_of("weight", rows, first * DEPTH * WIDTH)))
+        windows.append(Window(f"flat_{name}", view_of(name, (BATCH, count * DEPTH))))
         steps.append(product_step("copied", f"w_{name}", f"flat_{name}", BATCH, count * DEPTH, WIDTH))
     params = (
-        read("hidden", BATCH, WIDTH),
-        read("weight", OUTPUTS, WIDTH),
-        write("q", BATCH, HEADS, 1, DEPTH),
-        write("k", BATCH, KV, 1, DEPTH),
-        write("v", BATCH, KV, 1, DEPTH),
+        read("hidden", (BATCH, WIDTH)),
+        read("weight", (OUTPUTS, WIDTH)),
+        write("q", (BATCH, HEADS, 1, DEPTH)),
+        write("k", (BATCH, KV, 1, DEPTH)),
+        write("v", (BATCH, KV, 1, DEPTH)),
     )
-    copied = Vector((BATCH, WIDTH), (identity("hidden", 2),), identity("copied", 2), (), "in0")
+    copied = Vector((BATCH, WIDTH), (whole_access("hidden", 2),), whole_access("copied", 2), (), "in0")
     return Body("project", params, (), (Local("copied", (BATCH, WIDTH), "f32"),), tuple(windows), (copied, *steps))
 
 
 def _attend_body(cache: tuple[int, ...], stored: Dtype) -> Body:
     params = (
-        read("query", BATCH, HEADS, 1, DEPTH),
-        read("new_key", BATCH, KV, 1, DEPTH),
-        read("new_value", BATCH, KV, 1, DEPTH),
-        read("keys", *cache, dtype=stored),
-        read("values", *cache, dtype=stored),
-        update("k_rows", *cache, dtype=stored),
-        update("v_rows", *cache, dtype=stored),
-        read("position", BATCH, dtype="i64"),
-        read("base", BATCH, dtype="i64"),
-        read("active", BATCH, dtype="i1"),
-        write("out", BATCH, HEADS, 1, DEPTH),
+        read("query", (BATCH, HEADS, 1, DEPTH)),
+        read("new_key", (BATCH, KV, 1, DEPTH)),
+        read("new_value", (BATCH, KV, 1, DEPTH)),
+        read("keys", cache, dtype=stored),
+        read("values", cache, dtype=stored),
+        update("k_rows", cache, dtype=stored),
+        update("v_rows", cache, dtype=stored),
+        read("position", (BATCH,), dtype="i64"),
+        read("base", (BATCH,), dtype="i64"),
+        read("active", (BATCH,), dtype="i1"),
+        write("out", (BATCH, HEADS, 1, DEPTH)),
     )
     names = ("query", "new_key", "new_value", "keys", "values", "k_rows", "v_rows", "position", "base", "active")
     step = DecodeAttention(*names, "most", "out", DEPTH**-0.5, SINK, RECENT)
@@ -288,16 +276,16 @@ def chunked_prefill() -> Program:
         ("weights", (LAYERS, OUTPUTS, FEATURES), "f32", "weight"),
     )
     params = (
-        update("hidden", *hidden),
-        read("weights", LAYERS, OUTPUTS, FEATURES),
-        update("k_scratch", *scratch),
-        update("v_scratch", *scratch),
-        update("observed", *observed),
-        update("sums", *sums),
-        update("k_cache", *caches),
-        update("v_cache", *caches),
-        update("selected", *picked, dtype="i64"),
-        write("last_hidden", 1, FEATURES),
+        update("hidden", hidden),
+        read("weights", (LAYERS, OUTPUTS, FEATURES)),
+        update("k_scratch", scratch),
+        update("v_scratch", scratch),
+        update("observed", observed),
+        update("sums", sums),
+        update("k_cache", caches),
+        update("v_cache", caches),
+        update("selected", picked, dtype="i64"),
+        write("last_hidden", (1, FEATURES)),
     )
     finish = If("is_last", (_last_pipeline(),))
     top = Scalar("top", "lookup", ("layer", *LAYER_TOPK))
@@ -309,11 +297,11 @@ def chunked_prefill() -> Program:
     )
     body = (Scalar("chunks", "ceildiv", ("length", CHUNK)), Scalar("row", "sub", ("length", 1)), layer)
     kernel = Kernel("prefill_layers", params, ("length", "slot"), body)
-    embed = Kernel("embed", (read("prompt", *hidden), write("hidden", *hidden)), (), (_embed_pipeline(hidden),))
-    bodies = (copy_body("copy_prompt", *hidden), *_prefill_bodies())
+    embed = Kernel("embed", (read("prompt", hidden), write("hidden", hidden)), (), (_embed_pipeline(hidden),))
+    bodies = (copy_body("copy_prompt", hidden), *_prefill_bodies())
     launches = (
-        whole(tensors, "embed", "prompt", "hidden"),
-        whole(tensors, "prefill_layers", *(param.name for param in params), scalars=("length", "slot")),
+        launch_of(tensors, "embed", "prompt", "hidden"),
+        launch_of(tensors, "prefill_layers", *(param.name for param in params), scalars=("length", "slot")),
     )
     entry = Entry("prefill", ("prompt",), ("last_hidden",), ("length", "slot"), ("length",), launches)
     return Program(tensors, bodies, (kernel, embed), (entry,), arena)
@@ -334,12 +322,12 @@ def _prefill_bodies() -> tuple[Body, ...]:
         # [1, count, CHUNK, DEPTH] seen as [CHUNK, count * DEPTH] needs a product per head
         for head in range(count):
             row = (first + head) * DEPTH * FEATURES
-            windows.append(Window(f"w_{name}{head}", window("weight", (DEPTH, FEATURES), row)))
-            windows.append(Window(f"{name}{head}", window(name, (CHUNK, DEPTH), head * CHUNK * DEPTH)))
+            windows.append(Window(f"w_{name}{head}", view_of("weight", (DEPTH, FEATURES), row)))
+            windows.append(Window(f"{name}{head}", view_of(name, (CHUNK, DEPTH), head * CHUNK * DEPTH)))
             steps.append(product_step("x", f"w_{name}{head}", f"{name}{head}", CHUNK, DEPTH, FEATURES))
     project = Body(
         "project_chunk",
-        (read("x", *chunk), read("weight", OUTPUTS, FEATURES), write("q", *q), write("k", *kv), write("v", *kv)),
+        (read("x", chunk), read("weight", (OUTPUTS, FEATURES)), write("q", q), write("k", kv), write("v", kv)),
         (),
         (),
         tuple(windows),
@@ -348,13 +336,13 @@ def _prefill_bodies() -> tuple[Body, ...]:
     attend = Body(
         "attend_chunk",
         (
-            read("q", *q),
-            read("k", *kv),
-            read("v", *kv),
-            update("keys", *scratch),
-            update("values", *scratch),
-            write("out", *q),
-            write("lse", 1, HEADS, CHUNK),
+            read("q", q),
+            read("k", kv),
+            read("v", kv),
+            update("keys", scratch),
+            update("values", scratch),
+            write("out", q),
+            write("lse", (1, HEADS, CHUNK)),
         ),
         ("start", "length"),
         (),
@@ -363,22 +351,22 @@ def _prefill_bodies() -> tuple[Body, ...]:
     )
     observe = Body(
         "observe_chunk",
-        (read("q", *q), read("lse", 1, HEADS, CHUNK), update("observed", *observed), update("sums", *sums)),
+        (read("q", q), read("lse", (1, HEADS, CHUNK)), update("observed", observed), update("sums", sums)),
         ("start", "length"),
         (),
-        tuple(Window(f"{name}.rows", window(name, (*shape, 1))) for name, shape in (("lse", q[:3]), ("sums", sums))),
+        tuple(Window(f"{name}.rows", view_of(name, (*shape, 1))) for name, shape in (("lse", q[:3]), ("sums", sums))),
         (Observe("observed", "q", "start", "length"), Observe("sums.rows", "lse.rows", "start", "length")),
     )
     compress = Body(
         "compress_layer",
         (
-            read("observed", *observed),
-            read("sums", *sums),
-            read("keys", *scratch),
-            read("values", *scratch),
-            write("k_rows", *cache),
-            write("v_rows", *cache),
-            write("picked", KV, TOPK, dtype="i64"),
+            read("observed", observed),
+            read("sums", sums),
+            read("keys", scratch),
+            read("values", scratch),
+            write("k_rows", cache),
+            write("v_rows", cache),
+            write("picked", (KV, TOPK), dtype="i64"),
         ),
         ("length", "top"),
         (*(Local(name, (KV, LONGEST), "f32") for name in ("scores", "pooled")), Local("index", (KV, ROWS), "i64")),
@@ -387,10 +375,10 @@ def _prefill_bodies() -> tuple[Body, ...]:
             ObservationScores("observed", "keys", "scores", "length", DEPTH**-0.5, RECENT, "sums"),
             Pool("scores", "pooled", "length", 3, "avg"),
             Select("pooled", "picked", "length", "top", SINK, RECENT),
-            Vector((KV, ROWS), (), identity("index", 2), _written_rows(0), "position"),
+            Vector((KV, ROWS), (), whole_access("index", 2), _written_rows(0), "position"),
             Vector(
                 (KV, TOPK),
-                (identity("picked", 2),),
+                (whole_access("picked", 2),),
                 Access("index", ((1, 0, 0), (0, 1, SINK))),
                 (
                     *_written_rows(SINK),
@@ -404,8 +392,8 @@ def _prefill_bodies() -> tuple[Body, ...]:
         ),
     )
     return (
-        copy_body("copy_chunk", *chunk),
-        copy_body("copy_row", 1, FEATURES),
+        copy_body("copy_chunk", chunk),
+        copy_body("copy_row", (1, FEATURES)),
         project,
         attend,
         observe,
@@ -540,14 +528,19 @@ def chained_launches() -> Program:
         Stage("spill", "copy_line", (), (port("x", (SIZE,)), port("through", (SIZE,), 1)), (), ("through",)),
         Stage("fill", "copy_line", (), (port("through", (SIZE,), 1), port("y", (SIZE,))), (), ("through",)),
     )
-    params = (read("x", SIZE), write("y", SIZE))
+    params = (read("x", (SIZE,)), write("y", (SIZE,)))
     spilled = Kernel("spilled_copy", params, (), (Pipeline("both", "i", 0, 1, (), (through,), stages),))
     direct = Stage("direct", "copy_line", (), (port("x", (SIZE,)), port("y", (SIZE,))), (), ())
     plain = Kernel("plain_copy", params, (), (Pipeline("one", "i", 0, 1, (), (), (direct,)),))
     body = (
-        whole(tensors, "plain_copy", "x", "a"),
-        whole(tensors, "spilled_copy", "a", "b"),
-        For("again", 0, 3, tuple(whole(tensors, "plain_copy", *pair) for pair in (("b", "y"), ("x", "c"), ("c", "y")))),
+        launch_of(tensors, "plain_copy", "x", "a"),
+        launch_of(tensors, "spilled_copy", "a", "b"),
+        For(
+            "again",
+            0,
+            3,
+            tuple(launch_of(tensors, "plain_copy", *pair) for pair in (("b", "y"), ("x", "c"), ("c", "y"))),
+        ),
     )
     entry = Entry("main", ("x",), ("y",), (), (), body)
-    return Program(tensors, (copy_body("copy_line", SIZE),), (spilled, plain), (entry,), 5 * line)
+    return Program(tensors, (copy_body("copy_line", (SIZE,)),), (spilled, plain), (entry,), 5 * line)

@@ -1,4 +1,4 @@
-"""Short ways to write schedules by hand, and to change one record of a schedule."""
+"""Placed schedules for the validator, and changes to one record of a schedule."""
 
 from __future__ import annotations
 
@@ -21,33 +21,15 @@ from sscc.ir.schedule import (
     Program,
     Tensor,
     Vector,
-    View,
 )
-from sscc.ir.sizes import dense_strides
+from tests.runtime.schedules import read, view_of, write
 
 Record = TypeVar("Record")
 Terms = tuple[tuple[str, int], ...]
 
 
-def window(name: str, shape: tuple[int, ...], offset: int = 0, terms: Terms = ()) -> View:
-    """A dense window."""
-    return View(name, shape, dense_strides(shape), offset, terms)
-
-
 def port(name: str, shape: tuple[int, ...], per: int = 0, lag: int = 0, terms: Terms = ()) -> Port:
-    return Port(window(name, shape, 0, terms), per, lag)
-
-
-def read(name: str, *shape: int, dtype: Any = "f32") -> Param:
-    return Param(name, shape, dtype, "read")
-
-
-def write(name: str, *shape: int, dtype: Any = "f32") -> Param:
-    return Param(name, shape, dtype, "write")
-
-
-def update(name: str, *shape: int, dtype: Any = "f32") -> Param:
-    return Param(name, shape, dtype, "update")
+    return Port(view_of(name, shape, 0, *terms), per, lag)
 
 
 def most_moved(step: Op, params: Sequence[Param]) -> dict[str, tuple[int, int]]:
@@ -71,23 +53,13 @@ def most_moved(step: Op, params: Sequence[Param]) -> dict[str, tuple[int, int]]:
     return {name: (read[name] - 1, written[name] - 1) for name in by_name}
 
 
-def identity(name: str, rank: int) -> Access:
-    return Access(name, tuple((*(int(row == column) for column in range(rank)), 0) for row in range(rank)))
-
-
-def copy_body(name: str, *shape: int) -> Body:
-    """y = x."""
-    step = Vector(shape, (identity("x", len(shape)),), identity("y", len(shape)), (), "in0")
-    return Body(name, (read("x", *shape), write("y", *shape)), (), (), (), (step,))
-
-
 def add_body(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Body:
     """y = a + b, where b is of the shape of a up to axes of size 1."""
     sizes = [size for size in a if size > 1]
     assert sizes == [size for size in b if size > 1]
     program = (Instr("sum", "addf", ("in0", "in1"), "f32"),)
     step = Vector(tuple(sizes), (_squeezed("a", a), _squeezed("b", b)), _squeezed("y", a), program, "sum")
-    return Body(name, (read("a", *a), read("b", *b), write("y", *a)), (), (), (), (step,))
+    return Body(name, (read("a", a), read("b", b), write("y", a)), (), (), (), (step,))
 
 
 def _squeezed(name: str, shape: tuple[int, ...]) -> Access:
@@ -130,10 +102,10 @@ def sram(*buffers: tuple[str, tuple[int, ...], int]) -> tuple[Buffer, ...]:
     return tuple(placed)
 
 
-def whole(tensors: tuple[Tensor, ...], kernel: str, *names: str, scalars: tuple[Any, ...] = ()) -> Launch:
+def launch_of(tensors: tuple[Tensor, ...], kernel: str, *names: str, scalars: tuple[Any, ...] = ()) -> Launch:
     """A launch on whole tensors."""
     shapes = {tensor.name: tensor.shape for tensor in tensors}
-    return Launch(kernel, tuple(window(name, shapes[name]) for name in names), scalars)
+    return Launch(kernel, tuple(view_of(name, shapes[name]) for name in names), scalars)
 
 
 # ------------------------------------------------------------------------------------------------- mutations

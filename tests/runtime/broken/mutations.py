@@ -39,7 +39,8 @@ from sscc.runtime.validator.streams import StreamProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.runtime.broken import bases
 from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, TOPK, K, M, N
-from tests.runtime.broken.build import arg_setting, change, copy_body, port, port_setting, read, setting, update
+from tests.runtime.broken.build import arg_setting, change, port, port_setting, setting
+from tests.runtime.schedules import copy_body, read, update
 
 
 @dataclass(frozen=True)
@@ -608,7 +609,7 @@ ORDER = (
         "memory read while it is written",
         _PREFILL,
         _both(
-            _with_body(copy_body("copy_scratch", 1, KV, LONGEST, bases.DEPTH)),
+            _with_body(copy_body("copy_scratch", (1, KV, LONGEST, bases.DEPTH))),
             _edit(Pipeline, "chunks_of_layer", _peeking),
         ),
         HazardProofErrors.ITERATIONS_NOT_ORDERED, {
@@ -865,7 +866,7 @@ ORDER_OF_TURNS = (
         "firings of an iteration that read each other's rows",
         _CHAIN,
         _both(
-            _with_body(copy_body("copy_half", _HALF)),
+            _with_body(copy_body("copy_half", (_HALF,))),
             _edit(Kernel, "plain_copy", _param(1, access="update")),
             _edit(
                 Stage,
@@ -887,7 +888,9 @@ ORDER_OF_TURNS = (
         "a row that every firing updates",
         _CHAIN,
         _both(
-            _with_body(dataclasses.replace(copy_body("refresh", _HALF), params=(read("x", _HALF), update("y", _HALF)))),
+            _with_body(
+                dataclasses.replace(copy_body("refresh", (_HALF,)), params=(read("x", (_HALF,)), update("y", (_HALF,))))
+            ),
             _edit(Kernel, "plain_copy", _param(1, access="update")),
             _edit(
                 Stage,

@@ -38,7 +38,8 @@ from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
-from tests.runtime.programs import DTYPES, identity, lay_out, view_of
+from tests.runtime.programs import DTYPES
+from tests.runtime.schedules import identity, lay_out, view_of
 
 ITERATIONS, ROWS, COLUMNS = 3, 4, 21
 TORCH = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items() if torch_dtype is not torch.float64}

@@ -25,7 +25,8 @@ from sscc.runtime.serving.engine import Engine, EngineOptions, Request, Ticket
 from sscc.runtime.serving.engine.prompt_store import PromptStore
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.families import CompiledModel, Compiler, random_tokens
 from tests.native import native_code

@@ -34,7 +34,8 @@ from sscc.runtime.serving.engine.executor import EngineErrors
 from sscc.runtime.serving.engine.request import RequestErrors
 from sscc.runtime.session.samplers import SamplerErrors
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.support import serving_options
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving

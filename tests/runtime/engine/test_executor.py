@@ -22,7 +22,8 @@ from sscc.runtime.session import session as session_module
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.samplers import SamplerErrors
 from sscc.runtime.session.sampling import Sampling
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, GatedInterpreter, gated, request, serving

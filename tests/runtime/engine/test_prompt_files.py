@@ -13,7 +13,8 @@ import sscc
 from sscc.runtime.serving.engine import Engine, EngineOptions, Request
 from sscc.runtime.serving.engine.executor import EngineErrors
 from sscc.runtime.session.artifact import Artifact
-from sscc.runtime.session.session import Session, SessionErrors
+from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.runtime.fake import fake_session
@@ -63,7 +64,7 @@ def test_other_programs_use_the_folder_too(
     answers(programs["compact"], tmp_path, FIRST)
     caplog.set_level(logging.INFO, logger="sscc")
     assert answers(programs["other"], tmp_path, FIRST)[0][0] == 0
-    assert "of other programs" in caplog.text
+    assert "belong to other programs" in caplog.text
     assert [answers(programs[name], tmp_path, FIRST)[0][0] for name in ("compact", "other")] == [70, 70]
 
 
@@ -86,7 +87,7 @@ def test_what_is_damaged_or_renamed_is_not_used(
         path.write_bytes(data)
     (tmp_path / "empty.chunk.safetensors").touch()
     assert answers(programs["compact"], tmp_path, FIRST)[0][0] == 0
-    assert caplog.text.count("a file of prompts is not used") == 5
+    assert caplog.text.count("skipping a file of cached prompts") == 5
 
 
 def test_what_was_used_last_is_read_and_the_folder_is_bounded(programs: dict[str, Path], tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_stream_that_another_replica_does_not_continue_says_so(pool: FakePool)
     status, events = ask(gateway, prompt="one", stream=True, temperature=0, max_tokens=9)
     assert status == 200
     assert events[-1]["error"]["code"] == "replica_lost"
-    assert "the answer ends here" in events[-1]["error"]["message"]
+    assert "the answer is incomplete" in events[-1]["error"]["message"]
     assert said(events[:-1])[0] == reply("one", 1)
     assert gateway.counts.lost == 1
 
@@ -250,7 +250,7 @@ def test_what_no_replica_takes(pool: FakePool) -> None:
     pool.refuses = FleetErrors.QUEUE_FULL(requests=9)
     start, data = asyncio.run(whole(gateway, call_of("POST", COMPLETIONS, {"model": NAME, "prompt": "one"})))
     assert (start.status, dict(start.headers)[b"retry-after"]) == (429, b"1")
-    assert json.loads(data)["error"]["message"].startswith("9 requests wait")
+    assert json.loads(data)["error"]["message"].startswith("9 requests are waiting")
     pool.refuses = RuntimeError("nobody expected this")
     assert ask(gateway, prompt="one")[1]["error"]["code"] == "internal_error"
 

@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"messages": [{"role": "user", "content": "a", "name": "\ud83d"}]}, "messages.0.name",
         "invalid_value", "surrogate",
     ),
-    "no content": ({"messages": [{"role": "user"}]}, "messages.0", "invalid_value", "has a content"),
+    "no content": ({"messages": [{"role": "user"}]}, "messages.0", "invalid_value", "must have a content"),
     "long": (
         {"messages": [{"role": "user", "content": "x" * 200}]}, "messages",
         "context_length_exceeded", "205 tokens",

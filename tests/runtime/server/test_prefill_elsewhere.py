@@ -98,10 +98,10 @@ def ask_slot(server: Running, **changes: Any) -> httpx2.Response:
 
 
 POSITIONS = {
-    (1,): "there are 1 positions of 2 tokens",
-    (3, 3): "positions must ascend from 0 or later",
-    (-1, 3): "positions must ascend from 0 or later",
-    (3, 127): "the prompt has 128 tokens, the context has 128",
+    (1,): "there are 1 positions for 2 tokens",
+    (3, 3): "positions must be ascending and not negative",
+    (-1, 3): "positions must be ascending and not negative",
+    (3, 127): "the prompt has 128 tokens, but the context has only 128",
 }
 
 
@@ -115,7 +115,7 @@ def test_a_prefill_server_answers_with_a_slot_or_says_why_not(pair: tuple[Runnin
     assert error_of(ask_slot(prefills, prompt=[]))[0] == 400
     assert error_of(ask_slot(prefills, prompt=[True])) == (400, "prompt is a list of 1: it must be a list of integers")
     assert error_of(ask_slot(prefills, prompt=[10**6]))[0] == 400
-    assert error_of(ask_slot(prefills, prompt=[1] * 128)) == (400, "the prompt has 128 tokens, the context has 128")
+    assert error_of(ask_slot(prefills, prompt=[1] * 128)) == (400, POSITIONS[3, 127])
     for positions, reason in POSITIONS.items():
         assert error_of(ask_slot(prefills, positions=list(positions))) == (400, reason)
     assert error_of(ask_slot(prefills, timeout=0))[0] == 400
@@ -205,12 +205,12 @@ JSON_ERROR = json.dumps({"error": {"message": "no\nway" * 200, "code": None}}).e
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"HTTP/1.1 302 Found\r\nlocation: http://example.com/\r\n\r\n", "302, it is no server of slots"),
+        (b"HTTP/1.1 302 Found\r\nlocation: http://example.com/\r\n\r\n", "302, it is not a prefill server"),
         (b"HTTP/1.1 400 No\r\n\r\n" + JSON_ERROR, "400, no way"),
         (b"SSH-2.0-OpenSSH\r\n", "SSH-2.0"),
-        (OK + b"\r\n", "it sends None bytes"),
-        (OK + b"content-length: 99999999999999\r\n\r\n", "no slot after"),
-        (OK + b"content-length: 100\r\n\r\nabc", "ended with 97 of 100 bytes"),
+        (OK + b"\r\n", "the answer has None bytes"),
+        (OK + b"content-length: 99999999999999\r\n\r\n", "but a slot after"),
+        (OK + b"content-length: 100\r\n\r\nabc", "ended 97 bytes before its end at 100"),
         (OK + b"content-length: 3\r\n\r\nabc", "no rows that sscc has saved"),
     ],
 )
@@ -222,7 +222,7 @@ def test_what_is_no_slot_is_refused(answer: bytes, words: str, caplog: pytest.Lo
 def test_who_leaves_cancels_the_prefill_and_nobody_waits_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     silent = Impostor(b"")
     with running(role="decode", prefill_from=[silent.url], prefill={"timeout": 0.3}) as server:
-        assert unserved(server, caplog).endswith("it did not answer in time)")
+        assert unserved(server, caplog).endswith("no answer in time)")
         assert silent.ended.wait(5)
     silent = Impostor(b"")
     with running(role="decode", prefill_from=[silent.url]) as server:

@@ -74,7 +74,7 @@ def test_a_client_that_leaves(caplog: pytest.LogCaptureFixture) -> None:
             next(answer.iter_bytes())
         (line,) = lines(server, caplog)
         assert line.startswith("POST /v1/completions 200, 1 prompt tokens")
-        assert line.endswith("finish cancelled, the client left")
+        assert line.endswith("finish cancelled, client disconnected")
         assert server.idle()
 
 

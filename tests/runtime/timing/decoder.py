@@ -21,7 +21,8 @@ from sscc.ir.schedule import (
     View,
 )
 from sscc.ir.sizes import dense_strides
-from tests.runtime.timing.programs import program, view
+from tests.runtime.schedules import view_of
+from tests.runtime.timing.programs import program
 
 LAYERS, HIDDEN, VOCABULARY = 32, 4096, 128256
 LAYER_ELEMENTS = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)  # q, k, v, o, gate, up, down
@@ -57,16 +58,16 @@ def _kernel(name: str, rows: int, layers: int) -> Kernel:
         Buffer("hidden", (HIDDEN,), "bf16", "sram", 2 * rows * WIDTH * 2, 2),
     )
     tile = View("w", (rows, WIDTH), (WIDTH, 1), 0, (("i", size), ("t0", rows * WIDTH)))
+    h, hidden = view_of("h", (HIDDEN,)), view_of("hidden", (HIDDEN,))
+    slot = Port(view_of("tiles", (rows, WIDTH)), per=1)
     stages = (
-        Stage("begin", "copy_hidden", (), (Port(view("h", HIDDEN)), Port(view("hidden", HIDDEN), per=1)), (),
-              ("hidden",), "first"),
-        Stage("load", f"load_{name}", (TRIPS,), (Port(tile), Port(view("tiles", rows, WIDTH), per=1)), (), ("tiles",)),
+        Stage("begin", "copy_hidden", (), (Port(h), Port(hidden, per=1)), (), ("hidden",), "first"),
+        Stage("load", f"load_{name}", (TRIPS,), (Port(tile), slot), (), ("tiles",)),
         Stage("multiply", f"multiply_{name}", (TRIPS,),
               (Port(View("hidden", (WIDTH,), (1,), 0, (("t0", WIDTH),)), per=TRIPS),
-               Port(view("tiles", rows, WIDTH), per=1), Port(view("hidden", HIDDEN), per=TRIPS, lag=1)),
+               slot, Port(hidden, per=TRIPS, lag=1)),
               (), ("hidden", "tiles"), "each", 1040),
-        Stage("end", "copy_hidden", (), (Port(view("hidden", HIDDEN), per=1, lag=layers), Port(view("h", HIDDEN))), (),
-              ("hidden",), "last"),
+        Stage("end", "copy_hidden", (), (Port(hidden, per=1, lag=layers), Port(h)), (), ("hidden",), "last"),
     )  # fmt: skip
     return Kernel(name, params, (), (Pipeline(name, "i", 0, layers, (), buffers, stages),), "")
 
@@ -88,11 +89,11 @@ def decoder(looped: bool, layers: int = LAYERS) -> Program:
         Tensor("head", (1, TRIPS, VOCABULARY, WIDTH), "bf16", "weight", "hbm", 0, ("head",)),
         Tensor("h", (HIDDEN,), "bf16", "state", "hbm", 0),
     )
-    h = view("h", HIDDEN)
+    h = view_of("h", (HIDDEN,))
     size = prod(shape[1:])
     launches = [
         Launch("layer", (View("layers", layer.params[0].shape, dense_strides(layer.params[0].shape), i * size), h))
         for i in range(1 if looped else layers)
     ]
-    launches.append(Launch("head", (view("head", *head.params[0].shape), h)))
+    launches.append(Launch("head", (view_of("head", head.params[0].shape), h)))
     return program((layer, head), bodies, tuple(launches), tensors=tensors)

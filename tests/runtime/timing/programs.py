@@ -28,7 +28,7 @@ from sscc.ir.schedule import (
     Vector,
     View,
 )
-from sscc.ir.sizes import dense_strides
+from tests.runtime.schedules import view_of
 from tests.targets import changed
 
 NS = 1e-9
@@ -51,10 +51,6 @@ MACHINE = changed(
         "boundary_seconds": 500 * NS,
     }
 )
-
-
-def view(name: str, *shape: int, terms: tuple[tuple[str, int], ...] = ()) -> View:
-    return View(name, shape, dense_strides(shape), 0, terms)
 
 
 COPY = Body(
@@ -92,14 +88,14 @@ def load(
     name: str, param: str, buffer: str, trips: int, *, when: Any = "each", offset: tuple[tuple[str, int], ...] = ()
 ) -> Stage:
     """Copies tile after tile of a parameter [tiles, TILE] into a buffer."""
-    ports = (Port(View(param, (TILE,), (1,), 0, (*offset, ("t0", TILE)))), Port(view(buffer, TILE), per=1))
+    ports = (Port(View(param, (TILE,), (1,), 0, (*offset, ("t0", TILE)))), Port(view_of(buffer, (TILE,)), per=1))
     return Stage(name, "copy", (trips,), ports, (), (buffer,), when)
 
 
 def consume(name: str, body: Body, buffer: str, out: str, trips: int, *, per: int = 1, pcus: int = 10) -> Stage:
     """Fires a body on each tile of a buffer; `out` is a parameter of `outputs` elements."""
     outputs = body.params[1].shape[0]
-    ports = (Port(view(buffer, TILE), per=per), Port(view(out, outputs)))
+    ports = (Port(view_of(buffer, (TILE,)), per=per), Port(view_of(out, (outputs,))))
     return Stage(name, body.name, (trips,), ports, (), (buffer,), "each", pcus)
 
 
@@ -138,7 +134,7 @@ def program(
         )
         for p in params.values()
     )
-    launches = tuple(Launch(k.name, tuple(view(p.name, *p.shape) for p in k.params), k.scalars) for k in kernels)
+    launches = tuple(Launch(k.name, tuple(view_of(p.name, p.shape) for p in k.params), k.scalars) for k in kernels)
     entry = Entry("main", (), (), inputs, (), launches if body is None else body)
     return Program(named if tensors is None else tensors, bodies, kernels, (entry,), 0)
 

@@ -16,6 +16,7 @@ from sscc.runtime.timing import Timing, time_entry
 from sscc.runtime.timing.entry import TimingErrors
 from sscc.runtime.timing.replay import ReplayErrors
 from tests.errors import raises
+from tests.runtime.schedules import view_of
 from tests.runtime.timing.decoder import decoder
 from tests.runtime.timing.programs import (
     COPY,
@@ -29,7 +30,6 @@ from tests.runtime.timing.programs import (
     program,
     streamed,
     tiles,
-    view,
 )
 from tests.targets import changed
 
@@ -102,7 +102,7 @@ def test_a_tier_that_the_target_has_not() -> None:
 
 def test_launches_and_boundaries_add() -> None:
     kernels, bodies = streamed(4, 100)
-    launch = Launch("k", (view("w", 4, TILE), view("y", 1)))
+    launch = Launch("k", (view_of("w", (4, TILE)), view_of("y", (1,))))
     timing = time_entry(program(kernels, bodies, (launch,) * 3, tiers=ON_CHIP), "main", MACHINE)
     assert timing.seconds / NS == pytest.approx(3 * (1000 + 500 + 4 * 200 + 100))
     assert [launch.begin / NS for launch in timing.launches] == pytest.approx([0, 2400, 4800])
@@ -112,7 +112,7 @@ def test_launches_and_boundaries_add() -> None:
 
 def test_stages_over_all_launches() -> None:
     kernels, bodies = streamed(4, 100)
-    launch = Launch("k", (view("w", 4, TILE), view("y", 1)))
+    launch = Launch("k", (view_of("w", (4, TILE)), view_of("y", (1,))))
     timing = time_entry(program(kernels, bodies, (launch,) * 3, tiers=ON_CHIP), "main", MACHINE)
     load, multiply = timing.stages()
     assert [(s.kernel, s.stage, s.firings, s.operations) for s in (load, multiply)] == [
@@ -203,7 +203,7 @@ def test_sockets_multiply_every_rate() -> None:
 def test_an_unfused_kernel_reads_computes_and_writes_in_turn() -> None:
     body = product(1000, outputs=5)
     params = (Param("w", (TILE,), "bf16", "read"), Param("y", (5,), "bf16", "write"))
-    stage = Stage("s", body.name, (), (Port(view("w", TILE)), Port(view("y", 5))), (), ())
+    stage = Stage("s", body.name, (), (Port(view_of("w", (TILE,))), Port(view_of("y", (5,)))), (), ())
     timing = time_entry(program((kernel((stage,), (), params),), (body,)), "main", MACHINE)
     assert ns(timing) == pytest.approx(200 + 1000 + 10)
     assert timing.pcus == 10
@@ -211,8 +211,8 @@ def test_an_unfused_kernel_reads_computes_and_writes_in_turn() -> None:
 
 def test_a_broadcast_view_moves_its_elements_once() -> None:
     params = (Param("w", (TILE,), "bf16", "read"), Param("y", (TILE,), "bf16", "write"))
-    stage = Stage("s", "copy", (), (Port(view("w", TILE)), Port(view("y", TILE))), (), ())
-    launch = Launch("k", (View("w", (TILE,), (0,)), view("y", TILE)))
+    stage = Stage("s", "copy", (), (Port(view_of("w", (TILE,))), Port(view_of("y", (TILE,)))), (), ())
+    launch = Launch("k", (View("w", (TILE,), (0,)), view_of("y", (TILE,))))
     timing = time_entry(program((kernel((stage,), (), params),), (COPY,), (launch,), tiers=ON_CHIP), "main", MACHINE)
     assert timing.tensor_bytes["w"] == 2
 
@@ -234,7 +234,7 @@ def controlled() -> Program:
     kernels, bodies = streamed(2, 100, iterations=8)
     base: Any = kernels[0].body[0]
     bounded = dataclasses.replace(kernels[0], scalars=("m", "s"), body=(dataclasses.replace(base, upper="m"),))
-    launch = Launch("k", (view("w", 16, TILE), view("y", 1)), ("n", "i"))
+    launch = Launch("k", (view_of("w", (16, TILE)), view_of("y", (1,))), ("n", "i"))
     body = (
         Scalar("t", "add", ("n", 1)),
         Scalar("half", "floordiv", ("t", 2)),
@@ -260,7 +260,7 @@ def test_a_pipeline_is_replayed_once_for_the_same_work() -> None:
     base: Any = kernels[0].body[0]
     branch = If("s", (dataclasses.replace(base, name="q"),))
     both = dataclasses.replace(kernels[0], scalars=("s",), body=(base, branch))
-    launches = tuple(Launch("k", (view("w", 16, TILE), view("y", 1)), (choice,)) for choice in (0, 1))
+    launches = tuple(Launch("k", (view_of("w", (16, TILE)), view_of("y", (1,))), (choice,)) for choice in (0, 1))
     first, second = time_entry(program((both,), bodies, launches, tiers=ON_CHIP), "main", MACHINE).launches
     assert first.kernel.pipelines[0] is second.kernel.pipelines[0]
     assert second.kernel.seconds == pytest.approx(2 * first.kernel.seconds)
@@ -280,7 +280,7 @@ def chunked(chunks: int) -> Program:
         (),
         (ChunkAttention("q", "k", "v", "ks", "vs", "y", "start", "length", 1.0),),
     )
-    ports = tuple(Port(view(p.name, *p.shape)) for p in body.params)
+    ports = tuple(Port(view_of(p.name, p.shape)) for p in body.params)
     stage = Stage("attend", "attend", (), ports, ("start", "n"), ())
     params = tuple(Param(p.name, p.shape, p.dtype, p.access) for p in body.params)
     single = kernel(

@@ -17,7 +17,8 @@ from sscc.runtime.timing import Timing, time_entry
 from sscc.runtime.timing.cost import CostErrors
 from sscc.runtime.timing.work import measure
 from tests.errors import raises
-from tests.runtime.timing.programs import COPY, MACHINE, NS, TILE, kernel, load, program, tiles, view
+from tests.runtime.schedules import view_of
+from tests.runtime.timing.programs import COPY, MACHINE, NS, TILE, kernel, load, program, tiles
 from tests.targets import changed
 
 RANKS = 4
@@ -37,7 +38,7 @@ def stage(name: str, body: Body, *ports: Port, trips: int = 1) -> Stage:
 
 
 def slot(buffer: str, per: int = 1, lag: int = 0) -> Port:
-    return Port(view(buffer, TILE), per, lag)
+    return Port(view_of(buffer, (TILE,)), per, lag)
 
 
 def timed(stages: tuple[Stage, ...], buffers: Any, target: Target = LINKED, *, iterations: int = 1) -> Timing:
@@ -54,7 +55,7 @@ def ns(timing: Timing) -> float:
 
 def summed(trips: int) -> tuple[Stage, ...]:
     """Tiles are loaded, each is summed over the ranks, and kept."""
-    store = Stage("store", "copy", (trips,), (slot("t"), Port(view("y", TILE))), (), ("t",))
+    store = Stage("store", "copy", (trips,), (slot("t"), Port(view_of("y", (TILE,)))), (), ("t",))
     return load("load", "w", "b", trips), stage("sum", TOTAL, slot("b"), slot("t"), trips=trips), store
 
 
@@ -76,8 +77,8 @@ def test_exchanges_under_way_share_the_link_and_wait_side_by_side() -> None:
     two = (
         load("load", "w", "a", 1), load("load 2", "v", "b", 1),
         stage("sum", TOTAL, slot("a"), slot("s")), stage("sum 2", TOTAL, slot("b"), slot("t")),
-        stage("store", COPY, slot("s"), Port(view("y", TILE))),
-        stage("store 2", COPY, slot("t"), Port(view("y", TILE))),
+        stage("store", COPY, slot("s"), Port(view_of("y", (TILE,)))),
+        stage("store 2", COPY, slot("t"), Port(view_of("y", (TILE,)))),
     )  # fmt: skip
     assert ns(timed(two, tuple(tiles(name, 1) for name in "abst"))) == pytest.approx(400 + 600)
 
@@ -88,7 +89,7 @@ def test_what_is_loaded_during_an_exchange_needs_slots(slots: int, period: int) 
     slots are full after 400 ns, and main memory idles."""
     trips = 4
     stages = (
-        Stage("first", "copy", (1,), (Port(view("v", TILE)), slot("h")), (), ("h",), "first"),
+        Stage("first", "copy", (1,), (Port(view_of("v", (TILE,))), slot("h")), (), ("h",), "first"),
         stage("sum", TOTAL, slot("h"), slot("s")),
         load("load", "w", "b", trips),
         Stage("use", "use", (trips,), (slot("b"), slot("s", trips), slot("h", trips, 1)), (), ("b", "s", "h")),

@@ -13,14 +13,15 @@ from sscc.ir.schedule import Launch
 from sscc.runtime.timing import Timing, time_entry, write_trace
 from sscc.runtime.timing.trace import TimelineErrors
 from tests.errors import raises
-from tests.runtime.timing.programs import MACHINE, TILE, program, streamed, view
+from tests.runtime.schedules import view_of
+from tests.runtime.timing.programs import MACHINE, TILE, program, streamed
 from tests.trace_rules import checked_events
 
 
 def recorded(sockets: int = 1) -> Timing:
     """Three launches of five iterations of four tiles."""
     kernels, bodies = streamed(4, 100, iterations=5)
-    launch = Launch("k", (view("w", 20, TILE), view("y", 1)))
+    launch = Launch("k", (view_of("w", (20, TILE)), view_of("y", (1,))))
     target = MACHINE.with_sockets(sockets)
     return time_entry(program(kernels, bodies, (launch,) * 3), "main", target, record=True)
 

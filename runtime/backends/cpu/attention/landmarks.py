@@ -1,28 +1,34 @@
-"""Landmarks in generated code (`sscc.ir.landmarks`, to the bit): of keys, and queries in the order that scores take.
+"""Landmarks in generated code (`sscc.ir.landmarks`, to the bit): codes of keys and of queries, and scoring by them.
 
 A row is rotated in registers, 16 numbers a vector: butterflies of neighbours up to 8 apart within a vector, of those
-further apart between vectors. Scores (`landmark_scores.py`) take codes 4 bytes at a time, a *column*, and from each
-byte one code after another, a *plane*. So the query lies by columns, in a column by planes, and in a plane by bytes:
+further apart between vectors. Scores take codes 4 bytes at a time, a *column*, and from each byte one code after
+another, a *plane*. So the query lies by columns, in a column by planes, and in a plane by bytes:
 
     column                  0                        1
     plane            0            1      ..      0          ..
     number       0 P 2P 3P  1 P+1 2P+1 ..  ..  4P 5P 6P ..  ..      P codes a byte
+
+Scores are exact dot products of codes, 16 rows at a time for all query heads of a group. Sixteen rows are brought to
+columns, a row a lane, so that no sum crosses lanes. With AVX512_VNNI a plane of a column becomes bytes by a table of 16
+entries (two nibbles of a byte, a few planes each), and one instruction a head adds its 64 products. Two such blocks are
+scored together where registers allow: numbers of the query are loaded once for both. Levels are taken above the lowest
+one there, as unsigned bytes; sums begin with what that misses. Elsewhere the same sums are of f32, which holds these
+integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sscc.ir import landmarks
 from sscc.ir.kv_rows import with_one_scale
 from sscc.ir.operations import Landmarks
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.attention.decode_attention_chunks import load_f32
-from sscc.runtime.backends.cpu.codegen.encoded_rows import encode_row
+from sscc.runtime.backends.cpu.attention.row_codec import load_f32
+from sscc.runtime.backends.cpu.codegen.encoded_rows import copy_bytes, encode_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.figures import LINE, ROW_BLOCK
+from sscc.runtime.backends.cpu.codegen.figures import LANDMARK_AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.codegen.mlir import (
     BF16,
     F32,
@@ -30,109 +36,71 @@ from sscc.runtime.backends.cpu.codegen.mlir import (
     I8,
     I16,
     I32,
+    I64,
     PTR,
     Function,
-    Module,
     Value,
-    lanes_of,
+    kernel,
     vector,
 )
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_strides
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, row_phase
+from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, row_bytes
+from sscc.runtime.backends.cpu.products.quantised_rows import BYTES, sum_quads
 
 COLUMN_BYTES = 4
+HEADS = 8
+"""Query heads that are scored together, at most: each has a register of sums."""
+PAIRED = 12
+"""Heads and columns with which two blocks are scored together: both have sums and columns in registers."""
+_NIBBLES = 0x0F0F0F0F
+Sums = list[list[Value]]
+"""Of each block, those of each head."""
 
 
-@dataclass(frozen=True)
 class LandmarkRows:
-    """Landmarks of keys of `dim` numbers.
+    """The sizes of landmarks of keys of `dim` numbers.
 
     Attributes:
         dot: scores are sums of products of bytes (AVX512_VNNI); else of f32, which holds the same integers.
+        nbytes, planes: bytes of a row's codes, and codes of a byte.
+        columns, column_numbers: columns of a row, the last one of which may be incomplete, and numbers of a column.
+        unsigned_levels: of each code, how much its level is above the lowest one.
+        query_bytes: of a query as `encode_query` leaves it: what a sum begins with (`lowest` times the sum of the
+            codes), the factor of the query's logits in f32, then from byte 64 on its codes, as bytes or as f32.
+        rotated_bytes, query_scratch_bytes: of a rotated query, and private scratch of `encode_query`.
+        staging_bytes: private scratch of `score_rows`.
     """
 
-    dim: int
-    bits: int
-    dot: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Of a row's codes."""
-        return landmarks.code_bytes(self.dim, self.bits)
-
-    @property
-    def planes(self) -> int:
-        """Codes of a byte."""
-        return 8 // self.bits
-
-    @property
-    def columns(self) -> int:
-        """Of a row; the last one may be incomplete."""
-        return -(-self.nbytes // COLUMN_BYTES)
-
-    @property
-    def column_numbers(self) -> int:
-        """Numbers whose codes are in a column."""
-        return COLUMN_BYTES * self.planes
-
-    @property
-    def unsigned_levels(self) -> list[int]:
-        """Of each code, how much its level is above the lowest one."""
-        levels = [int(level) for level in landmarks.levels(self.bits)]
-        return [level - levels[0] for level in levels]
-
-    @property
-    def lowest(self) -> int:
-        """The lowest level."""
-        return int(landmarks.levels(self.bits)[0])
-
-    @property
-    def query_bytes(self) -> int:
-        """Of a query as `encode_query` leaves it: what a sum begins with (`lowest` times the sum of the codes), the
-        factor of the query's logits in f32, then from byte 64 on its codes, as bytes or as f32."""
-        return LINE + align(self.columns * self.column_numbers * (1 if self.dot else 4))
-
-    @property
-    def query_scratch_bytes(self) -> int:
-        """Private scratch of `encode_query`."""
-        return align(-(-self.dim // LANES) * LINE) + align(with_one_scale(self.dim).width(self.dim))
+    def __init__(self, dim: int, bits: int, dot: bool) -> None:
+        self.dim, self.bits, self.dot = dim, bits, dot
+        self.nbytes, self.planes = landmarks.code_bytes(dim, bits), 8 // bits
+        self.columns, self.column_numbers = -(-self.nbytes // COLUMN_BYTES), COLUMN_BYTES * self.planes
+        levels = [int(level) for level in landmarks.levels(bits)]
+        self.lowest, self.unsigned_levels = levels[0], [level - levels[0] for level in levels]
+        self.query_bytes = LINE + align(self.columns * self.column_numbers * (1 if dot else 4))
+        self.rotated_bytes = -(-dim // LANES) * LINE
+        self.query_scratch_bytes = self.rotated_bytes + align(with_one_scale(dim).width(dim))
+        self.staging_bytes = self.columns * LINE + LINE
+        self.tag = f"{dim}_{bits}{'_dot' if dot else ''}"
 
 
 @executes(Landmarks)
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `Landmarks`.
-
-    Raises InputError where a row is not contiguous.
-    """
-    check_strides(step.kind, operands, (step.key, step.codes))
+    """One phase in units of (slot, KV head, block of rows). See `Landmarks`."""
+    check_rows(step, operands)
     (slots, heads, count, dim), _, dtype = operands[step.key]
-    blocks = -(-count // ROW_BLOCK)
 
-    def encode(context: Context) -> None:
-        f, (key, codes, scales) = context.f, (context.operands[n] for n in (step.key, step.codes, step.scales))
-        with f.loop(context.begin, context.end) as unit:
-            pair, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
-            place = (pair // heads, pair % heads)
-            with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
-                here, *there = (address(f, operand, *place, row.index) for operand in (key, codes, scales))
-                encode_landmark(f, here, dtype, there[0], there[1], dim, step.bits)
+    def encode(context: Context, place: list[Value], row: Value) -> None:
+        names = (step.key, step.codes, step.scales)
+        key, codes, scale = (address(context.f, context.operands[name], *place, row) for name in names)
+        encode_landmark(context.f, dtype, dim, step.bits)(key, codes, scale)
 
-    return Lowered((Phase(slots * heads * blocks, encode),))
+    return Lowered((row_phase((slots, heads), count, encode),))
 
 
-# ------------------------------------------------------------------------------------------------------- keys
-
-
-def encode_landmark(f: Function, key: Value, dtype: str, codes: Value, scale: Value, dim: int, bits: int) -> None:
+@kernel(key=PTR, codes=PTR, scale=PTR)
+def encode_landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
     """The landmark of a key of f32 or bf16: `dim * bits / 8` bytes of codes and the bf16 scale."""
-    f.call(_landmark_kernel(f.module, dtype, dim, bits), key, codes, scale)
-
-
-def _landmark_kernel(module: Module, dtype: str, dim: int, bits: int) -> Function:
-    name = f"landmark_{dtype}_{dim}_{bits}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("key", PTR), ("codes", PTR), ("scale", PTR)])
     rotated = _rotated(f, f["key"], dtype, dim)
     narrow = f.narrow(_root_mean_square(f, rotated, dim), BF16)
     f.store(f.bitcast(narrow, I16), f["scale"])
@@ -142,8 +110,6 @@ def _landmark_kernel(module: Module, dtype: str, dim: int, bits: int) -> Functio
         count = min(dim - i * LANES, LANES)
         packed = _packed(f, _codes(f, row, scale, bits), bits, count // per_byte)
         f.store(packed, f["codes"] + i * LANES // per_byte)
-    f.returns()
-    return f
 
 
 def _rotated(f: Function, row: Value, dtype: str, dim: int) -> list[Value]:
@@ -181,12 +147,12 @@ def _root_mean_square(f: Function, rows: Sequence[Value], dim: int) -> Value:
 def _codes(f: Function, row: Value, scale: Value, bits: int) -> Value:
     """[16] i32."""
     magnitude, half = f.op("math.absf", [row], row.type), len(landmarks.MAGNITUDES[bits])
-    above, zero = f.splat(0, LANES, I32), scale.eq(0.0)
+    above = f.splat(0, LANES, I32)
     for edge in landmarks.EDGES[bits]:
         limit = f.broadcast(f.constant(edge, F32) * scale, LANES)
         above = above + f.cast("arith.extui", magnitude > limit, I32)
     codes = f.select(row >= 0.0, above + half, half - 1 - above)
-    return f.select(zero, f.splat(half, LANES, I32), codes)
+    return f.select(scale.eq(0.0), f.splat(half, LANES, I32), codes)
 
 
 def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
@@ -201,22 +167,10 @@ def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
     return packed if count > 1 else f.extract(packed, 0)
 
 
-# ---------------------------------------------------------------------------------------------------- queries
-
-
-def encode_query(
-    f: Function, rows: LandmarkRows, query: Value, dtype: str, scale: float, scratch: Value, target: Value
-) -> None:
+@kernel(query=PTR, scale=F32, scratch=PTR, target=PTR)
+def encode_query(f: Function, rows: LandmarkRows, dtype: str) -> None:
     """A query head of f32 or bf16 in codes, `LandmarkRows.query_bytes`; `scale` is the attention's."""
-    f.call(_query_kernel(f.module, rows, dtype), query, f.constant(scale, F32), scratch, target)
-
-
-def _query_kernel(module: Module, rows: LandmarkRows, dtype: str) -> Function:
-    name = f"landmark_query_{dtype}_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("query", PTR), ("scale", F32), ("scratch", PTR), ("target", PTR)])
-    rotated, encoded = f["scratch"], f["scratch"] + align(-(-rows.dim // LANES) * LINE)
+    rotated, encoded = f["scratch"], f["scratch"] + rows.rotated_bytes
     for i, row in enumerate(_rotated(f, f["query"], dtype, rows.dim)):
         f.store(row, rotated + i * LINE)
     encode_row(f, rotated, "f32", encoded, rows.dim, with_one_scale(rows.dim))
@@ -230,8 +184,6 @@ def _query_kernel(module: Module, rows: LandmarkRows, dtype: str) -> Function:
     f.store(begin if rows.dot else f.cast("arith.sitofp", begin, F32), f["target"])
     of_query = f.bitcast(f.load(encoded + rows.dim, vector(I8, 4)), F32)
     f.store(of_query * landmarks.STEPS[rows.bits] * f["scale"], f["target"] + 4)
-    f.returns()
-    return f
 
 
 def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) -> Value:
@@ -240,6 +192,154 @@ def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) 
     if first + rows.column_numbers <= rows.dim:
         codes = f.load(encoded + first, type)
     else:
-        codes = f.load_masked(encoded + first, f.first_lanes(rows.dim - first, lanes_of(type)), type)
+        codes = f.load_masked(encoded + first, f.first_lanes(rows.dim - first, rows.column_numbers), type)
     order = [rows.planes * byte + plane for plane in range(rows.planes) for byte in range(COLUMN_BYTES)]
     return f.shuffle(codes, codes, order)
+
+
+# ----------------------------------------------------------------------------------------------------------- scores
+
+
+def score_rows(
+    f: Function, rows: LandmarkRows, codes: Operand, scales: Operand, place: Sequence[Value], count: Value,
+    queries: Value, heads: int, staging: Value, out: Value, out_bytes: int, ahead: tuple[Value, int] | None = None,
+) -> None:  # fmt: skip
+    """Logits of `count` rows from a place on, for each of `heads` queries: [heads][out_bytes] f32, up to whole vectors
+    of 16, where what is beyond `count` may be anything.
+
+    Args:
+        ahead: what to prefetch meanwhile, and how many cache lines of it with each two blocks of 16 rows.
+    """
+    *pair, first = place
+    dense = row_bytes(codes) == rows.columns * COLUMN_BYTES == rows.nbytes
+    whole = count // LANES if dense and row_bytes(scales) == SIZES["bf16"] else f.constant(0)
+    asked, lines = ahead or (address(f, codes, *place), 0)
+
+    def score(codes: Value, scales: Value, blocks: Value | int, target: Value) -> None:
+        for head in range(0, heads, HEADS):
+            score_tile = _score(f, rows, min(heads - head, HEADS), out_bytes, lines if head == 0 else 0)
+            score_tile(codes, scales, queries + head * rows.query_bytes, blocks, target + head * out_bytes, asked)
+
+    score(address(f, codes, *place), address(f, scales, *place), whole, out)
+    staged_scales = staging + rows.columns * LINE
+    with f.loop(whole * LANES, count, LANES) as block:
+        with f.loop(0, f.min(count - block.index, LANES)) as row:
+            here = (*pair, first + (block.index + row.index))
+            staged = staging + row.index * (rows.columns * COLUMN_BYTES)
+            copy_bytes(f, address(f, codes, *here), staged, rows.nbytes)
+            f.store(f.load(address(f, scales, *here), I16), staged_scales + row.index * SIZES["bf16"])
+        score(staging, staged_scales, 1, out + block.index * 4)
+
+
+@kernel(codes=PTR, scales=PTR, queries=PTR, blocks=I64, out=PTR, asked=PTR)
+def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> None:
+    """Logits of blocks of 16 rows that lie one after another, each a whole number of columns; asks for `lines` lines
+    with each two blocks that are scored together."""
+    pairs = f.constant(0)
+    if rows.dot and heads + rows.columns <= PAIRED:
+        pairs = f["blocks"] // 2 * 2
+        with f.loop(0, pairs, 2) as pair:
+            for line in range(lines):
+                f.prefetch(f["asked"] + pair.index * (lines * LINE // 2) + line * LINE, 2)
+            _score_blocks(f, rows, heads, out_bytes, pair.index, 2)
+    with f.loop(pairs, f["blocks"]) as block:
+        _score_blocks(f, rows, heads, out_bytes, block.index, 1)
+
+
+def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
+    """Logits of `count` blocks from number `first` on, which share what is loaded of the queries."""
+    queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
+    codes = f["codes"] + first * (rows.columns * LINE)
+    scales = f["scales"] + first * (LANES * SIZES["bf16"])
+    # Into the second-level cache: asked for in the first one, they would hold up what stands in the second one already.
+    for i in range(count * rows.columns):
+        f.prefetch(codes + (LANDMARK_AHEAD_BYTES + i * LINE), 2)
+    f.prefetch(scales + LANDMARK_AHEAD_BYTES // 8, 2)
+    blocks = []
+    for block in range(count):
+        at = codes + block * (rows.columns * LINE)
+        blocks.append(_columns(f, [f.load(at + i * LINE, vector(I32, LANES)) for i in range(rows.columns)]))
+    sums = [[f.broadcast(f.load(query, I32 if rows.dot else F32), LANES) for query in queries]] * count
+    add = _add_bytes if rows.dot else _add_numbers
+    for number, columns in enumerate(zip(*blocks, strict=True)):
+        sums = add(f, rows, columns, [query + LINE for query in queries], number, sums)
+    of_heads = [f.broadcast(f.load(query + 4, F32), LANES) for query in queries]
+    for block, totals in enumerate(sums):
+        scale = load_f32(f, scales + block * (LANES * SIZES["bf16"]), "bf16", 0, LANES)
+        for head, total in enumerate(totals):
+            dot = f.cast("arith.sitofp", total, F32) if rows.dot else total
+            f.store(dot * scale * of_heads[head], f["out"] + (first + block) * LINE + head * out_bytes)
+
+
+def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
+    """Rows of m words, one after another in m vectors of 16, as their m columns, lane r of row r."""
+    count = len(lines)
+    if count == 1:
+        return list(lines)
+    if count == 4:
+        return _four_columns(f, lines)
+    if count % 2 == 0:
+        pairs = list(zip(lines[::2], lines[1::2], strict=True))
+        halves = [_columns(f, [f.shuffle(*pair, range(odd, 2 * LANES, 2)) for pair in pairs]) for odd in range(2)]
+        return [column for pair in zip(*halves, strict=True) for column in pair]
+    columns = []
+    for column in range(count):
+        places = [divmod(row * count + column, LANES) for row in range(LANES)]
+        lanes = [line * LANES + lane if line < 2 else 0 for line, lane in places]
+        value = f.shuffle(lines[0], lines[1], lanes)
+        for number in range(2, count):
+            lanes = [LANES + lane if line == number else row for row, (line, lane) in enumerate(places)]
+            value = f.shuffle(value, lines[number], lanes)
+        columns.append(value)
+    return columns
+
+
+def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
+    """`_columns` of rows of four words, each a quarter of a vector: shuffles within quarters, which more of a CPU's
+    units can do than others, then one that brings rows 0, 4, 8, 12, 1, 5, .. into order."""
+
+    def pick(a: Value, b: Value, odd: int) -> Value:
+        return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
+
+    halves = [(pick(lines[0], lines[1], odd), pick(lines[2], lines[3], odd)) for odd in range(2)]
+    columns = [pick(*halves[word % 2], word // 2) for word in range(4)]
+    return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in columns]
+
+
+def _add_bytes(
+    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+) -> Sums:
+    """The sums of each block and head with the products of a column of each block, by AVX512_VNNI."""
+    each, levels = 4 // rows.bits, rows.unsigned_levels
+    nibbles = [[column & _NIBBLES, (column >> 4) & _NIBBLES] for column in columns]
+    new_sums = [list(totals) for totals in sums]
+    for plane in range(rows.planes):
+        shift = plane % each * rows.bits
+        table = f.values([levels[i >> shift & (len(levels) - 1)] for i in range(16)] * 4, I8)
+        place = (number * rows.planes + plane) * COLUMN_BYTES
+        quads = [f.broadcast(f.load(query + place, I32), LANES) for query in queries]
+        for block, totals in enumerate(new_sums):
+            chosen = [table, f.bitcast(nibbles[block][plane // each], BYTES)]
+            taken = f.bitcast(f.intrinsic("llvm.x86.avx512.pshuf.b.512", chosen, BYTES), quads[0].type)
+            new_sums[block] = [sum_quads(f, total, taken, quad) for total, quad in zip(totals, quads, strict=True)]
+    return new_sums
+
+
+def _add_numbers(
+    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+) -> Sums:
+    """The same in f32, of one block."""
+    (column,), (totals,) = columns, sums
+    for plane in range(rows.planes):
+        for byte in range(COLUMN_BYTES):
+            code = (column >> (8 * byte + rows.bits * plane)) & (2**rows.bits - 1)
+            level = f.cast("arith.sitofp", _unsigned_level(rows.bits, code), F32)
+            place = ((number * rows.planes + plane) * COLUMN_BYTES + byte) * 4
+            factors = [f.broadcast(f.load(query + place, F32), LANES) for query in queries]
+            totals = [f.fma(level, factor, total) for total, factor in zip(totals, factors, strict=True)]
+    return [list(totals)]
+
+
+def _unsigned_level(bits: int, code: Value) -> Value:
+    """The level of a code above the lowest one: twice the code, but 0, 7, 13, 20 of two bits."""
+    return code * 7 - (code >> 1) if bits == 2 else code + code

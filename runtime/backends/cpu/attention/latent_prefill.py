@@ -11,29 +11,19 @@ Products of rows with the matrices are those of keys with queries: a matrix's ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
-from sscc.ir.geometry import Span
 from sscc.ir.operations import LatentChunkAttention
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.cpu.attention.attention_tiles import QueryRows, scores_kernel, tiling
-from sscc.runtime.backends.cpu.attention.prefill_attention import Causal, QueryBlock, append_phase, block_of_queries
-from sscc.runtime.backends.cpu.attention.score_transform import Scoring
-from sscc.runtime.backends.cpu.codegen.encoded_rows import decode_rows
+from sscc.runtime.backends.cpu.attention.panels import QueryRows, Tiling
+from sscc.runtime.backends.cpu.attention.prefill_attention import Causal, QueryBlock, Rows
+from sscc.runtime.backends.cpu.attention.scoring import Scoring, score_panel
+from sscc.runtime.backends.cpu.codegen.encoded_rows import plain_rows
 from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.figures import LARGEST_LATENT_BLOCK
 from sscc.runtime.backends.cpu.codegen.mlir import Value
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand
-from sscc.runtime.backends.cpu.codegen.row_copies import (
-    SIZES,
-    Meta,
-    address,
-    check_strides,
-    copy_row,
-    pack_rows,
-    row_stride,
-)
+from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, copy_row
 
 
 @executes(LatentChunkAttention)
@@ -42,71 +32,43 @@ def lower_latent_chunk_attention(step: LatentChunkAttention, operands: dict[str,
 
     Padding, the positions from `length` on, is left out: its rows of the scratch keep their bytes, too.
     Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
-    Raises InputError for operands that do not fit.
     """
-    attention = _Latent.of_step(step, operands, features)
-    append = append_phase(attention, ((step.new_latent, step.latent_scratch),))
-    return Lowered((append, attention.phase))
+    attention = _Latent(step, operands, features)
+    return Lowered((attention.append_phase(((step.new_latent, step.latent_scratch),)), attention.phase))
 
 
-@dataclass(frozen=True)
 class _Latent(Causal):
     """Causal attention of a chunk, every head to keys and values of its own.
 
     Attributes:
-        width: numbers of a row.
-        first: the column of keys where those that are made begin.
-        ups: what makes keys and values.
-        up_rows: how the matrix of a head is packed: of keys, of values.
+        width: numbers of a row, of which keys and values are made of the first `rank`.
+        own: columns of keys that are made, from `step.first` on.
+        ups: how the matrix of a head is packed that makes keys, and that of values.
     """
 
-    width: int
-    first: int
-    ups: tuple[str, str]
-    up_rows: tuple[QueryRows, QueryRows]
-
-    @classmethod
-    def of_step(cls, step: LatentChunkAttention, operands: dict[str, Meta], features: Features) -> _Latent:
-        ups, sums = (step.k_up, step.v_up), [step.log_sum_exp] if step.log_sum_exp else []
-        names = (step.query, step.latent_scratch, step.latent_scratch, step.out)
-        check_strides(step.kind, operands, (*names, step.new_latent, *ups, *sums))
-        (_, heads, chunk, depth), _, query_type = operands[step.query]
-        (_, _, limit, _), _, stored = operands[step.latent_scratch]
-        columns, width, rank = operands[step.out][0][3], operands[step.new_latent][0][3], operands[step.k_up][0][2]
+    def __init__(self, step: LatentChunkAttention, operands: dict[str, Meta], features: Features) -> None:
+        (heads, self.own, self.rank), self.width = operands[step.k_up][0], operands[step.new_latent][0][3]
+        (*_, depth), _, query_type = operands[step.query]
+        stored = operands[step.latent_scratch][2]
         latent = query_type if stored == "i8" else stored
-        types = (query_type, latent, *(operands[up][2] for up in ups))
-        tiles = tiling(features, types, gcd(depth, rank), matrix=True)
-        queries = block_of_queries(1, chunk, tiles.panel, LARGEST_LATENT_BLOCK)
-        rows = QueryRows(tiles, depth, -(-queries // tiles.panel))
-        up_rows = tuple(QueryRows(tiles, rank, -(-operands[up][0][1] // tiles.panel)) for up in ups)
-        return cls(
-            names, step.start, step.length, step.log_sum_exp, None, Scoring(step.scale, None), tiles, heads, 1, chunk,
-            limit, depth, columns, queries, rows, operands, Span(), width, step.first, ups,
-            (up_rows[0], up_rows[1]),
-        )  # fmt: skip
-
-    @property
-    def numbers(self) -> str:
-        """What products are made of."""
-        return "bf16" if self.tiles.pairs else "f32"
-
-    @property
-    def latent_as_it_lies(self) -> bool:
-        return self.operands[self.names[1]][2] == self.numbers
+        types = (query_type, latent, operands[step.k_up][2], operands[step.v_up][2])
+        tiles = Tiling(features, types, gcd(depth, self.rank), matrix=True)
+        names = (step.query, step.latent_scratch, step.latent_scratch, step.out)
+        super().__init__(step, operands, names, heads, tiles, Scoring(step.scale), LARGEST_LATENT_BLOCK)
+        self.latent, self.scoring_of_rows = step, Scoring(1.0)
+        self.ups = [QueryRows(tiles, self.rank, operands[up][0][1]) for up in (step.k_up, step.v_up)]
 
     def pieces(self) -> dict[str, int]:
-        tiles, row = self.tiles, self.tiles.block * SIZES[self.numbers]
-        k_up, v_up = self.up_rows
-        pieces = {
+        tiles, row = self.tiles, self.tiles.block * SIZES[self.tiles.numbers]
+        return super().pieces() | {
             "key": row * self.depth,
             "value": tiles.block * self.padded_columns * 4,
             "decoded": row * self.columns if tiles.pairs else 0,
-            "latent": 0 if self.latent_as_it_lies else row * self.width,
-            "k_up": k_up.panels * k_up.panel_bytes,
-            "v_up": v_up.panels * v_up.panel_bytes,
-            "up_staging": k_up.staging_bytes,
+            "latent": 0 if self.operands[self.names[1]][2] == tiles.numbers else row * self.width,
+            "k_up": self.ups[0].nbytes,
+            "v_up": self.ups[1].nbytes,
+            "up_staging": self.ups[0].staging_bytes,
         }
-        return super().pieces() | pieces
 
     def block_at(self, context: Context, head: Value, first: Value, live: Value) -> QueryBlock:
         return _LatentBlock(self, context, head, first, live)
@@ -115,62 +77,45 @@ class _Latent(Causal):
 class _LatentBlock(QueryBlock):
     """Emits the attention of one block of queries of one head."""
 
-    def __init__(self, attention: _Latent, context: Context, head: Value, first: Value, live: Value) -> None:
-        super().__init__(attention, context, head, first, live)
-        self.latent = attention
+    a: _Latent
 
-    def _pack_queries(self) -> None:
+    def pack_queries(self) -> None:
         """And the head's matrices."""
-        super()._pack_queries()
-        for name, rows, target in zip(self.latent.ups, self.latent.up_rows, ("k_up", "v_up"), strict=True):
-            self._pack_up(self.context.operands[name], rows, self.at[target])
+        super().pack_queries()
+        f, at, step = self.f, self.at, self.a.latent
+        for name, rows, target in zip((step.k_up, step.v_up), self.a.ups, ("k_up", "v_up"), strict=True):
+            up = self.context.operands[name]
+            last = up.shape[1] - 1  # rows behind it are not looked at
 
-    def _pack_up(self, up: Operand, rows: QueryRows, target: Value) -> None:
-        f, count = self.f, up.shape[1]
-        with f.loop(0, rows.panels * rows.tiles.vectors) as group:
-            with f.loop(0, 16) as lane:
-                row = f.min(group.index * 16 + lane.index, count - 1)  # those behind the last one are not looked at
-                source = address(f, up, self.head, row)
-                rows.stage(f, source, up.dtype, lane.index, self.at["up_staging"])
-            rows.pack(f, self.at["up_staging"], group.index, target)
+            def source(row: Value, up: Operand = up, last: int = last) -> Value:
+                return address(f, up, self.head, f.min(row, last))
 
-    def _rows(self, first: Value, last: Value, used: Value) -> tuple[tuple[Value, int], tuple[Value, int]]:
-        f, a = self.f, self.latent
-        size = SIZES[a.numbers]
-        source, stride = address(f, self.k, 0, 0, first), row_stride(a.operands[a.names[1]])
-        if a.encoded:
-            decode_rows(f, source, stride, last, used, self.at["latent"], a.numbers, a.stored(1, a.width))
-        elif not a.latent_as_it_lies:
-            pack_rows(f, source, self.k.dtype, stride, last, used, self.at["latent"], a.width)
-        if not a.latent_as_it_lies:
-            source, stride = self.at["latent"], a.width * size
-        own, rank = (a.operands[a.ups[0]][0][axis] for axis in (1, 2))
-        key, value = self.at["key"], self.at["decoded" if a.tiles.pairs else "value"]
-        self._make(a.up_rows[0], self.at["k_up"], own, source, stride, last, used, key + a.first * size, a.depth * size)
-        self._make(a.up_rows[1], self.at["v_up"], a.columns, source, stride, last, used, value, a.columns * size)
+            rows.pack(f, rows.panels, source, up.dtype, at["up_staging"], at[target])
+
+    def rows_at(self, first: Value, last: Value, used: Value) -> tuple[Rows, Rows]:
+        f, a, at, numbers = self.f, self.a, self.at, self.a.tiles.numbers
+        size, begin = SIZES[numbers], a.latent.first
+        row_bytes, behind = a.depth * size, a.depth - begin - a.own
+        latent = plain_rows(f, self.k, (0, 0, first), a.width, last, used, at["latent"], numbers)
+        key, value = at["key"], at["decoded" if a.tiles.pairs else "value"]
+        self._make(0, at["k_up"], a.own, latent, last, used, (key + begin * size, row_bytes))
+        self._make(1, at["v_up"], a.columns, latent, last, used, (value, a.columns * size))
         with f.loop(0, used) as row:
-            shared, target = source + row.index * stride + rank * size, key + row.index * (a.depth * size)
-            copy_row(f, shared, a.numbers, target, a.numbers, a.first)
-            behind = a.depth - a.first - own
-            after = target + (a.first + own) * size
-            copy_row(f, shared + a.first * size, a.numbers, after, a.numbers, behind)
-        value_stride = a.columns * size
-        if a.tiles.pairs:
-            value, value_stride = self._pairs(value, value_stride, used - 1, used)
-        return (key, a.depth * size), (value, value_stride)
+            shared, target = latent[0] + row.index * latent[1] + a.rank * size, key + row.index * row_bytes
+            copy_row(f, shared, numbers, target, numbers, begin)
+            copy_row(f, shared + begin * size, numbers, target + (begin + a.own) * size, numbers, behind)
+        values = (value, a.columns * size)
+        return (key, row_bytes), self.paired(values, used - 1, used) if a.tiles.pairs else values
 
     def _make(
-        self, rows: QueryRows, up: Value, count: int, source: Value, stride: int, last: Value, used: Value,
-        target: Value, target_stride: int,
-    ) -> None:  # fmt: skip
-        """`count` numbers of every row of a block, by one matrix."""
-        f, a = self.f, self.latent
-        tiles, kernel = a.tiles, scores_kernel(f.module, a.tiles, a.tiles.words(rows.depth))
+        self, side: int, up: Value, count: int, latent: Rows, last: Value, used: Value, target: Rows
+    ) -> None:
+        """Makes `count` numbers of every row of a block, by one matrix."""
+        f, a, rows, scores, size = self.f, self.a, self.a.ups[side], self.at["scores"], SIZES[self.a.tiles.numbers]
         for panel in range(rows.panels):
-            f.call(kernel, up + panel * rows.panel_bytes, source, stride, last, f.ceildiv(used, tiles.keys),
-                   self.at["scores"])  # fmt: skip
-            first = panel * tiles.panel
+            score_panel(f, rows, a.scoring_of_rows, up + panel * rows.panel_bytes, latent, last, used, scores)
+            first = panel * a.tiles.panel
+            width = min(a.tiles.panel, count - first)
             with f.loop(0, used) as row:
-                here, there = self.at["scores"] + row.index * tiles.row_bytes, target + row.index * target_stride
-                width = min(tiles.panel, count - first)
-                copy_row(f, here, "f32", there + first * SIZES[a.numbers], a.numbers, width)
+                here, there = scores + row.index * a.tiles.row_bytes, target[0] + row.index * target[1]
+                copy_row(f, here, "f32", there + first * size, a.tiles.numbers, width)

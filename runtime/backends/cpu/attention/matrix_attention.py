@@ -1,4 +1,4 @@
-"""Scores and weighted sums of `attention_tiles` by tile registers (AMX_BF16).
+"""Scores and weighted sums of panels by tile registers (AMX_BF16).
 
 A register tile is 32 keys, or columns of values, by 32 query rows: registers 0 .. 3 sum, [key half][row half]; 4 and 5
 hold 16 keys or columns each, 32 bf16 of every one; 6 and 7 the same 16 words of 16 query rows each. Keys are read where
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.figures import LINE
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I64, PTR, TILE_ROW, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import F32, TILE_ROW, Function, Value, vector
 
 REGISTERS = ((LANES, TILE_ROW),) * 8
 """Rows and bytes of a row of each register."""
@@ -25,10 +25,8 @@ _LEFT, _RIGHT = 4, 6
 _LANESF = vector(F32, LANES)
 
 
-def matrix_scores(module: Module, name: str, words: int, row_bytes: int) -> Function:
-    """As `attention_tiles.scores_kernel`, for rows of a multiple of 16 words."""
-    params = [("query", PTR), ("key", PTR), ("stride", I64), ("last", I64), ("count", I64), ("scores", PTR)]
-    f = module.function(name, params)
+def matrix_scores(f: Function, words: int, row_bytes: int) -> None:
+    """The body of `scoring.panel_products`, for rows of a multiple of 16 words."""
     staged = f.stack(_KEYS * words * 4)
     with f.loop(0, f["count"]) as tile:
         first = tile.index * _KEYS
@@ -42,8 +40,6 @@ def matrix_scores(module: Module, name: str, words: int, row_bytes: int) -> Func
                 for at in range(0, words * 4, LINE):
                     f.store(f.load(source + at, _LANESF), staged + (row.index * (words * 4) + at))
             _scores_of(f, staged, f.constant(words * 4), words, scores, row_bytes)
-    f.returns()
-    return f
 
 
 def _scores_of(f: Function, key: Value, stride: Value, words: int, scores: Value, row_bytes: int) -> None:
@@ -55,7 +51,7 @@ def _scores_of(f: Function, key: Value, stride: Value, words: int, scores: Value
         _multiply(f, [keys, keys + stride * LANES], stride, f["query"] + word.index * row_bytes, row_bytes)
     for half in _HALVES:
         for part in _HALVES:
-            f.store_tile(_sum(half, part), scores + (half * LANES * row_bytes + part * LINE), LANES, row_bytes)
+            f.store_tile(2 * half + part, scores + (half * LANES * row_bytes + part * LINE), LANES, row_bytes)
 
 
 def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_bytes: int) -> None:
@@ -65,18 +61,12 @@ def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_b
     for half, rows in enumerate(left):
         f.load_tile(_LEFT + half, rows, LANES, stride=stride)
         for part in _HALVES:
-            f.dot_tiles(_sum(half, part), _LEFT + half, _RIGHT + part)
+            f.dot_tiles(2 * half + part, _LEFT + half, _RIGHT + part)
 
 
-def _sum(half: int, part: int) -> int:
-    return 2 * half + part
-
-
-def matrix_sums(module: Module, name: str, columns: int, row_bytes: int) -> Function:
-    """As `attention_tiles.sums_kernel`, for a number of steps that is a multiple of 16; columns up to the next multiple
-    of 16 are summed too."""
-    params = [("weights", PTR), ("value", PTR), ("stride", I64), ("count", I64), ("shrink", PTR), ("sums", PTR)]
-    f = module.function(name, params)
+def matrix_sums(f: Function, columns: int, row_bytes: int) -> None:
+    """The body of `combination.panel_sums`, for a number of steps that is a multiple of 16; columns up to the next
+    multiple of 16 are summed too."""
     shrink = [f.load(f["shrink"] + part * LINE, _LANESF) for part in _HALVES]
     groups = -(-columns // LANES)
     with f.loop(0, groups * LANES) as column:
@@ -87,14 +77,12 @@ def matrix_sums(module: Module, name: str, columns: int, row_bytes: int) -> Func
         _sums_of(f, pair.index * _KEYS, 2, row_bytes)
     if groups % 2:
         _sums_of(f, f.constant((groups - 1) * LANES), 1, row_bytes)
-    f.returns()
-    return f
 
 
 def _sums_of(f: Function, first: Value, halves: int, row_bytes: int) -> None:
     """Add to the sums of 16 columns from `first` on, or of twice as many."""
     places = [
-        (_sum(half, part), f["sums"] + (first + half * LANES) * row_bytes + part * LINE)
+        (2 * half + part, f["sums"] + (first + half * LANES) * row_bytes + part * LINE)
         for half in range(halves)
         for part in _HALVES
     ]

@@ -1,136 +1,72 @@
-"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over them.
+"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over them; pooling, top-K.
 
-Work is bounded by the prompt's length, not by the rows of its scratch: each KV head has a fixed number of units
-(`SLICES` at most) that share its positions evenly; those that get none do nothing.
+A setting of panels that sums no values: all queries of a KV head's group are packed, with rows ordered (head of the
+group, query), and each unit goes through the keys of a slice of positions. Work is bounded by the prompt's length, not
+by the rows of its scratch: each KV head has a fixed number of units (`SLICES` at most) that share its positions evenly;
+those that get none do nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from sscc.ir.operations import ObservationScores
-from sscc.runtime.backends.cpu.attention.attention_tiles import (
-    LOWEST_PEAK,
-    AttentionTiling,
-    QueryRows,
-    bounds_kernel,
-    mask_kernel,
-    scores_kernel,
-    softmax_kernel,
-    tiling,
-)
-from sscc.runtime.backends.cpu.attention.score_transform import Scoring
+from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.opspec import executes
+from sscc.runtime.backends.cpu.attention.combination import LOWEST_PEAK, larger, panel_softmax
+from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, QueryRows, Tiling
+from sscc.runtime.backends.cpu.attention.scoring import Scoring, score_panel
+from sscc.runtime.backends.cpu.attention.visibility import EVERY_POSITION, holds, panel_mask, prompt_slices, slices_of
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2, log
+from sscc.runtime.backends.cpu.codegen.encoded_rows import plain_rows
 from sscc.runtime.backends.cpu.codegen.features import Features
-from sscc.runtime.backends.cpu.codegen.figures import GRAIN, SLICES
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, Function, Value, vector
-from sscc.runtime.backends.cpu.codegen.phases import Context
-from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, address, pack_rows, row_stride
-
-LANES = vector(F32, 16)
-KEYS = vector(I32, 16)
+from sscc.runtime.backends.cpu.codegen.figures import LINE
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I32, Function, Value
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, address, check_rows
+from sscc.runtime.backends.cpu.codegen.topk import choice_bytes, choose, key_bytes, store_keys
 
 
-def slices_of(rows: int) -> int:
-    """Units per KV head over the positions of a prompt of up to `rows`."""
-    return min(SLICES, -(-rows // GRAIN))
+@executes(ObservationScores)
+def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase in units of (KV head, slice of positions); one more before it where the log-sum-exp is not given.
 
-
-def slice_range(f: Function, part: Value, slices: int, length: Value) -> tuple[Value, Value]:
-    """First position and end of a slice of [0, length), whole grains."""
-    grains = f.ceildiv(length, GRAIN)
-    first, end = (grains * part // slices) * GRAIN, (grains * (part + 1) // slices) * GRAIN
-    return first, f.min(end, length)
-
-
-def holds(length: Value, rows: int) -> Value:
-    """Whether a prompt's length is one that `rows` rows hold, 1 .. rows (i1)."""
-    return (length >= 1) & (length <= rows)
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """Scores of positions from the observed queries of a KV head's group, rows ordered (head of the group, query).
-
-    Attributes:
-        window: observed queries per head, `obs`.
-        rows: how queries are packed.
+    See `ObservationScores`. Shared scratch: peaks and totals of the slices, where the log-sum-exp is computed. Does
+    nothing where the length is not 1 .. T.
     """
+    check_rows(step, operands)
+    scorer = _Scorer(step, operands, features)
+    phases = [Phase(scorer.units, scorer.emit_scores, private_bytes=scorer.scratch.nbytes)]
+    if not step.log_sum_exp:
+        phases.insert(0, Phase(scorer.units, scorer.emit_partial_sums, private_bytes=scorer.scratch.nbytes))
+    return Lowered(tuple(phases), 0 if step.log_sum_exp else scorer.units * 2 * scorer.rows.row_bytes)
 
-    step: ObservationScores
-    operands: dict[str, Meta]
-    tiles: AttentionTiling
-    kv_heads: int
-    group: int
-    window: int
-    limit: int
-    depth: int
-    rows: QueryRows
 
-    @classmethod
-    def of(cls, step: ObservationScores, operands: dict[str, Meta], features: Features) -> Scorer:
-        (_, heads, window, depth), _, query_type = operands[step.observed]
-        (_, kv_heads, limit, _), _, key_type = operands[step.key]
-        tiles = tiling(features, (query_type, key_type), depth)
-        group = heads // kv_heads
-        rows = QueryRows(tiles, depth, -(-group * window // tiles.panel))
-        return cls(step, operands, tiles, kv_heads, group, window, limit, depth, rows)
+class _Scorer:
+    """Scores of positions from the observed queries of a KV head's group."""
 
-    @property
-    def scoring(self) -> Scoring:
-        return Scoring.of(self.step)
-
-    @property
-    def slices(self) -> int:
-        return slices_of(self.limit)
-
-    @property
-    def units(self) -> int:
-        return self.kv_heads * self.slices
-
-    @property
-    def scratch(self) -> ScratchPieces:
-        """Private scratch: all panels of a KV head's queries, one block of keys. See `attention_tiles`."""
-        tiles = self.tiles
-        return ScratchPieces(
-            query=self.rows.panels * self.rows.panel_bytes,
+    def __init__(self, step: ObservationScores, operands: dict[str, Meta], features: Features) -> None:
+        (_, heads, self.window, depth), _, query_type = operands[step.observed]
+        (_, self.kv_heads, self.limit, _), _, key_type = operands[step.key]
+        self.step, self.scoring, self.group = step, Scoring(step.scale, step.softcap), heads // self.kv_heads
+        self.tiles = tiles = Tiling(features, (query_type, key_type), depth)
+        self.rows = QueryRows(tiles, depth, self.group * self.window)
+        self.slices = slices_of(self.limit)
+        self.units = self.kv_heads * self.slices
+        self.scratch = ScratchPieces(  # all panels of a KV head's queries, one block of keys
+            query=self.rows.nbytes,
             staging=self.rows.staging_bytes,
-            positions=self.row_bytes,
-            sums=self.row_bytes,
-            shrink=self.row_bytes,
+            **dict.fromkeys(("positions", "sums", "shrink"), self.rows.row_bytes),
             scores=tiles.block * tiles.row_bytes,
-            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
-            votes=tiles.block * 64,
+            key=0 if key_type == tiles.numbers else tiles.block * depth * 4,
+            votes=tiles.block * LINE,
         )
-
-    @property
-    def partial_bytes(self) -> int:
-        """Of the peaks and totals of all slices."""
-        return self.units * 2 * self.row_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        """Of one f32 for every packed row."""
-        return self.rows.panels * self.tiles.row_bytes
-
-    @property
-    def key_as_it_lies(self) -> bool:
-        return self.tiles.pairs or self.operands[self.step.key][2] == "f32"
-
-    def scored(self, f: Function, length: Value) -> Value:
-        """Positions from here on score zero by rule."""
-        return length - f.min(length, min(self.window, self.step.recent))
 
     def emit_scores(self, context: Context) -> None:
         """Writes scores [0, length) of the units' slices."""
         f, length = context.f, context.scalars[self.step.length]
-        end = self.scored(f, length)
-        with f.when(holds(length, self.limit)), f.loop(context.begin, context.end) as unit:
-            head, part = unit.index // self.slices, unit.index % self.slices
+        end = length - f.min(length, min(self.window, self.step.recent))  # positions from there on score zero by rule
+        with prompt_slices(context, self.kv_heads, self.limit, length, end) as (head, part, first, last):
             scores = address(f, context.operands[self.step.scores], head)
             with f.when(part.eq(0)), f.loop(end, length) as place:
                 f.store(f.constant(0.0, F32), scores + place.index * 4)
-            first, last = slice_range(f, part, self.slices, end)
             with f.when(first < last):
                 piece = _Slice(self, context, head, last)
                 piece.pack_queries()
@@ -140,15 +76,12 @@ class Scorer:
 
     def emit_partial_sums(self, context: Context) -> None:
         """Writes the peak and the total of every packed row over the units' slices of keys, to shared scratch."""
-        f, length = context.f, context.scalars[self.step.length]
-        with f.when(holds(length, self.limit)), f.loop(context.begin, context.end) as unit:
-            head, part = unit.index // self.slices, unit.index % self.slices
-            first, last = slice_range(f, part, self.slices, length)
-            peaks = context.shared + unit.index * (2 * self.row_bytes)
-            totals = peaks + self.row_bytes
-            with f.loop(0, self.row_bytes, 64) as place:
-                f.store(f.splat(LOWEST_PEAK), peaks + place.index)
-                f.store(f.splat(0.0), totals + place.index)
+        f, length, row_bytes = context.f, context.scalars[self.step.length], self.rows.row_bytes
+        with prompt_slices(context, self.kv_heads, self.limit, length, length) as (head, part, first, last):
+            peaks = context.shared + (head * self.slices + part) * (2 * row_bytes)
+            totals = peaks + row_bytes
+            f.fill(peaks, row_bytes, LOWEST_PEAK)
+            f.fill(totals, row_bytes)
             with f.when(first < last):
                 piece = _Slice(self, context, head, last)
                 piece.pack_queries()
@@ -159,112 +92,173 @@ class Scorer:
 class _Slice:
     """Emits what a unit does with the keys of one KV head up to `last`."""
 
-    def __init__(self, scorer: Scorer, context: Context, head: Value, last: Value) -> None:
-        self.s, self.tiles = scorer, scorer.tiles
-        self.context, self.f, self.module = context, context.f, context.f.module
-        self.at = scorer.scratch.at(context.private)
-        self.head, self.last = head, last
+    def __init__(self, scorer: _Scorer, context: Context, head: Value, last: Value) -> None:
+        self.s, self.tiles, self.context, self.f = scorer, scorer.tiles, context, context.f
+        self.at, self.head, self.last = scorer.scratch.at(context.private), head, last
 
     def pack_queries(self) -> None:
         """Packed queries and positions of all rows, -1 for rows that are none; and the log-sum-exp, where given."""
-        f, s, observed = self.f, self.s, self.context.operands[self.s.step.observed]
+        f, s, at, observed = self.f, self.s, self.at, self.context.operands[self.s.step.observed]
         length = self.context.scalars[s.step.length]
         filled = f.min(length, s.window)
-        with f.loop(0, s.rows.panels * self.tiles.vectors) as group:
-            with f.loop(0, 16) as lane:
-                row = group.index * 16 + lane.index
-                known = f.min(row, s.group * s.window - 1)
-                query_head, i = self.head * s.group + known // s.window, known % s.window
-                s.rows.stage(f, address(f, observed, 0, query_head, i), observed.dtype, lane.index, self.at["staging"])
-                exists = (row < s.group * s.window) & (i < filled)
-                position = f.select(exists, length - filled + i, -1)
-                f.store(f.cast("arith.trunci", position, I32), self.at["positions"] + row * 4)
-                if s.step.log_sum_exp:
-                    source = address(f, self.context.operands[s.step.log_sum_exp], 0, query_head, i)
-                    f.store(f.load(source, F32), self.at["sums"] + row * 4)
-            s.rows.pack(f, self.at["staging"], group.index, self.at["query"])
+
+        def query(row: Value) -> tuple[Value, Value]:
+            known = f.min(row, s.group * s.window - 1)
+            return self.head * s.group + known // s.window, known % s.window
+
+        def put_state(row: Value) -> None:
+            head, i = query(row)
+            exists = (row < s.group * s.window) & (i < filled)
+            position = f.select(exists, length - filled + i, -1)
+            f.store(f.cast("arith.trunci", position, I32), at["positions"] + row * 4)
+            if s.step.log_sum_exp:
+                sums = self.context.operands[s.step.log_sum_exp]
+                f.store(f.load(address(f, sums, 0, head, i), F32), at["sums"] + row * 4)
+
+        def source(row: Value) -> Value:
+            return address(f, observed, 0, *query(row))
+
+        s.rows.pack(f, s.rows.panels, source, observed.dtype, at["staging"], at["query"], put_state)
 
     def prepare_sums(self) -> None:
         """Turns log-sum-exps, given or of the slices together, to what is added to an exponent of 2."""
         f = self.f
-        with f.loop(0, self.s.row_bytes, 64) as place:
+        with f.loop(0, self.s.rows.row_bytes, LINE) as place:
             target = self.at["sums"] + place.index
-            log_sum_exp = f.load(target, LANES) if self.s.step.log_sum_exp else self._combined(place.index)
+            log_sum_exp = f.load(target, FLOATS) if self.s.step.log_sum_exp else self._combined(place.index)
             f.store(log_sum_exp * -LOG2E, target)
 
     def _combined(self, place: Value) -> Value:
         """The log-sum-exp of 16 rows from the peaks and totals of the slices."""
-        f, s = self.f, self.s
-        step = 2 * s.row_bytes
+        f, s, row_bytes = self.f, self.s, self.s.rows.row_bytes
+        step = 2 * row_bytes
         peaks = self.context.shared + self.head * (s.slices * step) + place
         with f.loop(0, s.slices, 1, [f.splat(LOWEST_PEAK)]) as part:
-            peak = f.load(peaks + part.index * step, LANES)
-            part.carry(f.select(part.state[0] > peak, part.state[0], peak))
+            part.carry(larger(f, part.state[0], f.load(peaks + part.index * step, FLOATS)))
         highest = part.results[0]
         with f.loop(0, s.slices, 1, [f.splat(0.0)]) as part:
-            peak = f.load(peaks + part.index * step, LANES)
-            total = f.load(peaks + part.index * step + s.row_bytes, LANES)
+            peak, total = (f.load(peaks + part.index * step + place, FLOATS) for place in (0, row_bytes))
             part.carry(f.fma(total, exp2(f, (peak - highest) * (s.scoring.left * LOG2E)), part.state[0]))
         return f.fma(highest, s.scoring.left, log(f, part.results[0]))
 
     def score(self, first: Value, scores: Value) -> None:
         """Writes the scores of a block of positions."""
         f = self.f
-        key, stride, count = self._keys(first)
-        with f.loop(0, count) as row:
-            f.store(f.splat(0.0), self.at["votes"] + row.index * 64)
+        key, count = self._keys(first)
+        f.fill(self.at["votes"], count * LINE)
         with f.loop(0, self.s.rows.panels) as panel:
-            self._products(panel.index, key, stride, count)
+            self._products(panel.index, key, count)
             self._vote(first, count, panel.index * self.tiles.row_bytes)
         with f.loop(0, count) as row:
-            total = f.reduce("add", f.load(self.at["votes"] + row.index * 64, LANES))
+            total = f.reduce("add", f.load(self.at["votes"] + row.index * LINE, FLOATS))
             f.store(total / float(self.s.group), scores + (first + row.index) * 4)
 
     def accumulate(self, first: Value, peaks: Value, totals: Value) -> None:
         """Takes a block of keys into the running peaks and totals."""
         f, tiles, scores = self.f, self.tiles, self.at["scores"]
-        key, stride, count = self._keys(first)
-        keys = f.ceildiv(count, tiles.keys) * tiles.keys
+        key, count = self._keys(first)
         with f.loop(0, self.s.rows.panels) as panel:
             place = panel.index * tiles.row_bytes
-            self._products(panel.index, key, stride, count)
+            keys = self._products(panel.index, key, count)
             # Keys behind the slice's last one repeat it, in the places of the next slice's.
-            with f.loop(count * tiles.row_bytes, keys * tiles.row_bytes, 64) as extra:
+            with f.loop(count * tiles.row_bytes, keys * tiles.row_bytes, LINE) as extra:
                 f.store(f.splat(float("-inf")), scores + extra.index)
-            f.call(mask_kernel(self.module, tiles), scores, first, keys, self.at["positions"] + place)
-            softmax = softmax_kernel(self.module, tiles, self.s.scoring.left)
-            f.call(softmax, scores, keys, peaks + place, totals + place, self.at["shrink"] + place)
+            panel_mask(f, tiles, EVERY_POSITION)(scores, first, keys, self.at["positions"] + place)
+            softmax = panel_softmax(f, tiles, self.s.scoring.left)
+            softmax(scores, keys, peaks + place, totals + place, self.at["shrink"] + place)
 
-    def _keys(self, first: Value) -> tuple[Value, int, Value]:
-        """A block of keys as the kernel takes them: where they are, their stride in bytes, how many."""
-        f, s, key = self.f, self.s, self.context.operands[self.s.step.key]
-        source, stride = address(f, key, 0, self.head, first), row_stride(s.operands[s.step.key])
-        count = f.min(self.last - first, self.tiles.block)
-        if s.key_as_it_lies:
-            return source, stride, count
-        pack_rows(f, source, key.dtype, stride, count - 1, count, self.at["key"], s.depth)
-        return self.at["key"], s.depth * 4, count
+    def _keys(self, first: Value) -> tuple[tuple[Value, int], Value]:
+        """A block of keys as products take them, and how many."""
+        f, s = self.f, self.s
+        key, count = self.context.operands[s.step.key], f.min(self.last - first, self.tiles.block)
+        place = (0, self.head, first)
+        return plain_rows(f, key, place, s.rows.depth, count - 1, count, self.at["key"], self.tiles.numbers), count
 
-    def _products(self, panel: Value, key: Value, stride: int, count: Value) -> None:
+    def _products(self, panel: Value, key: tuple[Value, int], count: Value) -> Value:
         """Bounded products, for one panel of queries; those behind the last key are the last key's."""
-        f, tiles = self.f, self.tiles
         query = self.at["query"] + panel * self.s.rows.panel_bytes
-        kernel = scores_kernel(self.module, tiles, tiles.words(self.s.depth))
-        last, key_tiles = count - 1, f.ceildiv(count, tiles.keys)
-        f.call(kernel, query, key, stride, last, key_tiles, self.at["scores"])
-        if self.s.scoring.softcap is not None:
-            f.call(bounds_kernel(self.module, tiles, self.s.scoring), self.at["scores"], key_tiles * tiles.keys)
+        return score_panel(self.f, self.s.rows, self.s.scoring, query, key, count - 1, count, self.at["scores"])
 
     def _vote(self, first: Value, count: Value, place: Value) -> None:
         """Adds a panel's softmax weights to the votes of `count` keys."""
         f, tiles, factor = self.f, self.tiles, self.f.splat(self.s.scoring.left * LOG2E)
-        sums = [f.load(self.at["sums"] + place + v * 64, LANES) for v in range(tiles.vectors)]
-        positions = [f.load(self.at["positions"] + place + v * 64, KEYS) for v in range(tiles.vectors)]
+        sums = [f.load(self.at["sums"] + place + v * LINE, FLOATS) for v in range(tiles.vectors)]
+        positions = [f.load(self.at["positions"] + place + v * LINE, PLACES) for v in range(tiles.vectors)]
         with f.loop(0, count) as key:
             here = f.broadcast(f.cast("arith.trunci", first + key.index, I32), 16)
             row = self.at["scores"] + key.index * tiles.row_bytes
-            total = f.load(self.at["votes"] + key.index * 64, LANES)
+            total = f.load(self.at["votes"] + key.index * LINE, FLOATS)
             for v in range(tiles.vectors):
-                weight = exp2(f, f.fma(f.load(row + v * 64, LANES), factor, sums[v]))
+                weight = exp2(f, f.fma(f.load(row + v * LINE, FLOATS), factor, sums[v]))
                 total = total + f.select(here > positions[v], 0.0, weight)
-            f.store(total, self.at["votes"] + key.index * 64)
+            f.store(total, self.at["votes"] + key.index * LINE)
+
+
+# ----------------------------------------------------------------------------------------------------------- pooling
+
+
+@executes(Pool)
+def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase in units of (KV head, slice of positions). See `Pool`; writes pooled[:, :length] only.
+
+    Does nothing where the length is not 1 .. T.
+    """
+    check_rows(step, operands)
+    kv_heads, limit = operands[step.scores][0]
+
+    def pool(context: Context) -> None:
+        f, length = context.f, context.scalars[step.length]
+        with prompt_slices(context, kv_heads, limit, length, length) as (head, _, first, last):
+            scores, pooled = (address(f, context.operands[name], head) for name in (step.scores, step.pooled))
+            with f.loop(first, last, 16) as place:
+                values = _pooled(f, scores, place.index, length, step)
+                f.store_masked(values, pooled + place.index * 4, f.first_lanes(last - place.index))
+
+    return Lowered((Phase(kv_heads * slices_of(limit), pool),))
+
+
+def _pooled(f: Function, scores: Value, place: Value, length: Value, step: Pool) -> Value:
+    """Pooled scores of positions place .. place + 15, from f32 scores [length]; any value from `length` on."""
+    width, mean = step.width, step.mode == "avg"
+    first = f.broadcast(f.cast("arith.trunci", place - width // 2, I32), 16) + f.lanes()
+    end = f.broadcast(f.cast("arith.trunci", length, I32), 16)
+    with f.loop(0, width, 1, [f.splat(0.0 if mean else float("-inf"))]) as tap:
+        position = first + f.broadcast(f.cast("arith.trunci", tap.index, I32), 16)
+        inside = (position >= 0) & (position < end)
+        value = f.load_masked(scores + (place + tap.index - width // 2) * 4, inside, FLOATS)
+        if mean:
+            tap.carry(tap.state[0] + value)
+        else:
+            tap.carry(f.max(tap.state[0], f.select(inside, value, float("-inf"))))
+    return tap.results[0] / float(width) if mean else tap.results[0]
+
+
+# --------------------------------------------------------------------------------------------------------- selection
+
+
+@executes(Select)
+def lower_select(step: Select, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase in units of KV heads. See `Select`; NaN ranks above all scores, as in the reference interpreter.
+
+    Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T.
+    """
+    check_rows(step, operands, step.selected)
+    (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]
+    row = key_bytes(limit)
+
+    def select(context: Context) -> None:
+        f, length = context.f, context.scalars[step.length]
+        with f.when(holds(length, limit)), units(context, kv_heads) as (head,):
+            scores = address(f, context.operands[step.scores], head)
+            keys = context.shared + head * row
+            end = f.max(length - step.recent, step.sink)
+            with f.loop(step.sink, end, 16) as place:
+                mask = f.first_lanes(end - place.index)
+                candidate_scores = f.load_masked(scores + place.index * 4, mask, FLOATS)
+                store_keys(f, candidate_scores, mask, keys + (place.index - step.sink) * 4)
+            target = address(f, context.operands[step.selected], head)
+            topk = context.scalars[step.topk]
+            scored = f.select(length > topk + (step.sink + step.recent), end - step.sink, 0)
+            choose(f, keys, step.sink, scored, topk, room, target, context.private, limit)
+
+    return Lowered((Phase(kv_heads, select, choice_bytes(limit, room)),), kv_heads * row)

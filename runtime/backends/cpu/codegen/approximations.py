@@ -1,8 +1,8 @@
-"""Elementary functions on vectors of f32 as polynomials: MLIR would call libm once per lane.
+"""Elementary functions on vectors of f32 as polynomials, because MLIR would call libm once per lane.
 
-Each is accurate to a few units in the last place over the range that it names, and the same on every CPU that has a
-fused multiply-add. There are three exponentials, because attention knows more about its exponents: `exp` takes any
-number, `decay` and `exp2` need about half the instructions.
+Each function is accurate to a few units in the last place over the range that it names, and gives the same bits on
+every CPU with a fused multiply-add. There are three exponentials because attention knows the range of its exponents:
+`exp` takes any number, while `decay` and `exp2` need about half the instructions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LOG = (
     2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
 _ROUND = 1.5 * 2.0**23
-"""Adding this number rounds an f32 to an integer, which then stands in the last bits of the sum."""
+"""Adding this number to an f32 rounds it to an integer, which then occupies the last bits of the sum."""
 
 
 def polynomial(f: Function, coefficients: Sequence[float], x: Value) -> Value:
-    """The polynomial's value by Horner's rule; the coefficient of the highest power comes first."""
+    """Evaluate a polynomial by Horner's rule; the coefficient of the highest power comes first."""
     result = f.constant(coefficients[0], x.type)
     for coefficient in coefficients[1:]:
         result = f.fma(result, x, f.constant(coefficient, x.type))
@@ -42,12 +42,13 @@ def polynomial(f: Function, coefficients: Sequence[float], x: Value) -> Value:
 
 
 def exp(f: Function, x: Value) -> Value:
-    """e**x for f32 lanes, rel. error below 2e-7 where the result is a normal number; overflow gives inf, NaN NaN."""
+    """Return e**x for f32 lanes: relative error below 2e-7 for normal results; inf on overflow, NaN for NaN."""
     bounded = f.min(f.max(x, _EXP_LOWEST), 89.0)
     n = f.op("math.roundeven", [bounded * LOG2E], x.type)
     r = f.fma(n, -_LN2_LOW, f.fma(n, -_LN2_HIGH, bounded))
     p = polynomial(f, _EXP, r)
     p = f.fma(p * r, r, r + 1.0)
+    # 2**n in two factors, so that results below the smallest normal number are correct too.
     # 2**n in two factors, so that results below the smallest normal number come out right.
     whole = f.cast("arith.fptosi", n, I32)
     half = f.op("arith.shrsi", [whole, f.like(1, whole)], whole.type)
@@ -60,8 +61,8 @@ def _power_of_two(f: Function, n: Value, type: str) -> Value:
 
 
 def decay(f: Function, x: Value) -> Value:
-    """e**x for 16 lanes of x <= 0, rel. error below 2e-7; 0 below -87, where results stop being normal numbers; NaN for
-    NaN."""
+    """Return e**x for 16 lanes of x <= 0: relative error below 2e-7; 0 below -87, where results would not be normal
+    numbers; NaN for NaN."""
     low = x < _DECAY_LOWEST
     bounded = f.select(low, _DECAY_LOWEST, x)
     shifted = f.fma(bounded, LOG2E, f.splat(_ROUND))
@@ -74,9 +75,9 @@ def decay(f: Function, x: Value) -> Value:
 
 
 def exp2(f: Function, x: Value) -> Value:
-    """2**x for 16 lanes, rel. error below 2e-7 from -126 on; 0 up to -127, inf from 128 on, NaN for NaN.
+    """Return 2**x for 16 lanes: relative error below 2e-7 from -126 on; 0 up to -127, inf from 128 on, NaN for NaN.
 
-    Written with compare-and-select, which is one instruction where the CPU's maximum is not IEEE's.
+    It uses compare-and-select, which is one instruction on CPUs whose maximum does not follow IEEE.
     """
     low, high = f.like(-127.0, x), f.like(128.0, x)
     x = f.select(low > x, low, x)
@@ -85,16 +86,17 @@ def exp2(f: Function, x: Value) -> Value:
 
 
 def exp2_not_positive(f: Function, x: Value) -> Value:
-    """As `exp2`, for x that do not exceed 0 by more than rounding."""
+    """Return `exp2` for x that exceed 0 by no more than rounding."""
     low = f.like(-127.0, x)
     return _exp2_bounded(f, f.select(low > x, low, x))
 
 
 def exp2_below(f: Function, x: Value, base: Value) -> Value:
-    """2**(x - base) for 16 lanes of x <= base, whole numbers below 2**22 in `base`, which moves the exponent and rounds
-    nothing. Not less than 2**-126, the smallest normal number; NaN for NaN."""
+    """Return 2**(x - base) for 16 lanes of x <= base. `base` holds integers below 2**22 and only shifts the exponent,
+    so it adds no rounding. The result is at least 2**-126, the smallest normal number; NaN for NaN."""
     low = base - 126.0
     x = f.select(low > x, low, x)
+    # The last bits of `shifted` are the exponent of the result: the integer nearest to x, minus the base.
     # The last bits of `shifted` are the result's exponent: the whole number that is nearest to x, less the base.
     shift = f.splat(_ROUND) - base
     shifted = x + shift
@@ -104,7 +106,7 @@ def exp2_below(f: Function, x: Value, base: Value) -> Value:
 
 
 def _exp2_bounded(f: Function, x: Value) -> Value:
-    """As `exp2`, for -127 <= x <= 128 and NaN."""
+    """Return `exp2` for -127 <= x <= 128 and NaN."""
     shifted = x + _ROUND
     r = x - (shifted - _ROUND)
     p = polynomial(f, _EXP2, r)
@@ -113,7 +115,8 @@ def _exp2_bounded(f: Function, x: Value) -> Value:
 
 
 def log(f: Function, x: Value) -> Value:
-    """Natural logarithm of 16 lanes that are normal, 0 (gives -inf), inf or NaN; a few units in the last place."""
+    """Return the natural logarithm of 16 lanes that are normal, 0 (gives -inf), inf or NaN; a few units in the last
+    place."""
     bits = f.bitcast(x, vector(I32, LANES))
     exponent = (bits >> 23) - 126
     mantissa = f.bitcast((bits & 0x007FFFFF) | 0x3F000000, x.type)  # in [1/2, 1)
@@ -125,6 +128,7 @@ def log(f: Function, x: Value) -> Value:
     square = r * r
     rest = f.fma(e, _LN2_LOW, p * r * square) - square * 0.5
     result = f.fma(e, _LN2_HIGH, r + rest)
+    # inf and NaN are returned unchanged
     result = f.select(x < float("inf"), result, x)  # inf and NaN stay
     return f.select(x.eq(0.0), float("-inf"), result)
 
@@ -133,7 +137,7 @@ _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-
 
 
 def tanh(f: Function, x: Value) -> Value:
-    """Hyperbolic tangent for f32 lanes, rel. error below 3e-7; NaN gives NaN. As in Cephes' tanhf (Moshier)."""
+    """Return tanh for f32 lanes: relative error below 3e-7; NaN for NaN. As in Cephes' tanhf (Moshier)."""
     size = f.op("math.absf", [x], x.type)
     far = 1.0 - f.like(2.0, x) / (exp(f, size + size) + 1.0)
     square = x * x
@@ -146,9 +150,11 @@ _ERF_FAR = (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
 
 
 def erf(f: Function, x: Value) -> Value:
-    """Error function for f32 lanes, rel. error below 2e-7; NaN gives NaN. Minimax polynomials by N. Juffa."""
+    """Return the error function for f32 lanes: relative error below 2e-7; NaN for NaN. Minimax polynomials by N. Juffa.
+    """
     size, square = f.op("math.absf", [x], x.type), x * x
     near = f.fma(polynomial(f, _ERF_NEAR, square), x, x)
+    # beyond 4 the result is 1 in f32
     cut = f.min(size, 4.0)  # from there on it is 1 in f32
     r = polynomial(f, (-1.72853470e-5, 3.83197126e-4), cut)
     u = polynomial(f, (-3.88396438e-3, 2.42546219e-2), cut)

@@ -1,8 +1,8 @@
-"""A body, for the strides that one of its stages passes, as functions that compute ranges of units.
+"""Functions for a body, given the strides that one of its stages passes; each computes a range of units.
 
-Affine steps that have units in common become one function, which goes through its units in blocks, small enough for
-the locals between the steps to stay in cache. Every other step brings its own phases (`steps.py`). What one function
-leaves for the next one lies in scratch that all threads share.
+Affine steps that have units in common become one function, which processes its units in blocks that are small enough
+for the locals between the steps to stay in cache. Every other step has phases of its own (`steps.py`). Results that one
+function leaves for the next one are in scratch that all threads share.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scrat
 
 class NativeBodyErrors(NoNativeCode):
     STEP = "body {body!r}: {cause}"
-    NO_RANKS = "body {body!r}: {step} exchanges with other ranks, and the program has one rank"
+    NO_RANKS = "body {body!r}: {step} exchanges data with other ranks, but the program has only one rank"
     PACKED_ELEMENTS = (
-        "body {body!r}: a loop over elements reads the packed weight {weight!r}, because the strides that a launch "
-        "gives allow no product"
+        "body {body!r}: the packed weight {weight!r} is read by a loop over elements, because a launch gives strides "
+        "that allow no product"
     )
 
 
@@ -67,11 +67,12 @@ class Routine:
 
 @dataclass(frozen=True)
 class NativeBody:
-    """A body as functions to be run in order, a barrier between.
+    """A body as functions that run in order, with a barrier between them.
 
     Attributes:
-        routines: the functions. Their arguments are the body's parameters and then the shared scratch; of a body with
-            collectives, behind all others, those of `boxes_of`, of which windows are a firing's place in them.
+        routines: functions of the body. Their arguments are the body's parameters, then the shared scratch. A body with
+            collectives has further arguments after all others, described by `boxes_of`; for windows, they point to the
+            place of the firing.
         shared_bytes: scratch that the functions of one firing share.
         private_bytes: scratch that each thread needs.
     """
@@ -86,14 +87,14 @@ class Variant:
     """A body as its stages use it.
 
     Attributes:
-        strides: of each parameter, in elements.
-        packed: the parameters that are packed weights, and how they are packed.
-        positions: C, where a firing works on C positions of a prompt of which the last ones may be padding. The
-            functions then take one more scalar, behind the body's own: how many positions are not padding. What they
-            leave in the places of the others is undefined.
-        stream_bytes: of what the next stage reads (`Stream`), where that is not 0. The functions then take a pointer to
-            it, behind the shared scratch.
-        windows: what ranks exchange through, of a body with collectives.
+        strides: strides of each parameter, in elements.
+        packed: parameters that are packed weights, with their packing.
+        positions: C, if a firing works on C positions of a prompt and the last ones may be padding. The functions then
+            take one more scalar after the body's own: the number of positions that are not padding. Their results for
+            the other positions are undefined.
+        stream_bytes: size of the data that the next stage reads (`Stream`); 0 for none. Otherwise the functions take a
+            pointer to this data, after the shared scratch.
+        windows: windows for the exchanges of ranks, if the body has collectives.
     """
 
     body: Body
@@ -112,7 +113,7 @@ def lower_body(module: Module, name: str, variant: Variant, features: Features) 
     """Generate the functions of a body.
 
     Raises:
-        InputError: native code cannot do a step (`NoNativeCode`).
+        InputError: a step has no native code (`NoNativeCode`).
     """
     try:
         return _Lowering(module, name, variant, features).run()
@@ -133,6 +134,7 @@ class _Lowering:
         self.stream_bytes = variant.stream_bytes
         self.windows = variant.windows
         self.boxes = boxes_of(self.body, self.regions)
+        # regions of windows: index among the pointers to them, size in bytes
         self.exchanged: dict[str, tuple[int, int]] = {}  # regions of windows: the place among pointers to them, bytes
         self.features = features
         self.routines: list[Routine] = []
@@ -143,6 +145,7 @@ class _Lowering:
         self.temporaries: list[str] = []
         codes = {d.parts[0]: local for local, d in dequantised_locals(self.body, self.regions).items()}
         quantised = [name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)]
+        # others are tables of look-ups
         self.codes = {codes[name]: name for name in quantised if name in codes}  # others are tables of look-ups
         self.unread = {number for number, step in enumerate(self.body.steps) if self._is_unread(step)}
         for number, step in enumerate(self.body.steps):
@@ -160,7 +163,7 @@ class _Lowering:
         return isinstance(step, Dequantize) and self.regions.resolve(step.out).region in self.codes
 
     def _add_exchange(self, number: int, step: Exchange) -> None:
-        """A copy into the window of this rank, and after a meeting what is made of the windows of all."""
+        """Add a copy into the window of this rank, then a meeting, then the computation on the windows of all ranks."""
         if self.windows is None:
             raise NativeBodyErrors.NO_RANKS(body=self.body.name, step=step.kind)
         outbox, inbox = f"outbox.{number}", f"inbox.{number}"
@@ -169,7 +172,7 @@ class _Lowering:
         self._add_box(inbox, box_of(step, self.body, self.regions), step.part)
 
     def _add_box(self, name: str, box: Box, like: str) -> None:
-        """The memory from a pointer for collectives on, as a region of the dtype of `like`."""
+        """Add the memory behind a pointer for collectives as a region with the dtype of `like`."""
         dtype, nbytes = self.regions.dtype(like), box.nbytes
         if box.axes and not box.parameter and self.windows is not None:
             nbytes += self.windows.offsets(box.axes)[-1]
@@ -177,7 +180,8 @@ class _Lowering:
         self.exchanged[name] = self.boxes.index(box), nbytes
 
     def _add_nest(self, number: int, nest: Nest) -> None:
-        """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
+        """Add a nest. If the step reads elements that it overwrites, it writes to a temporary first, so all reads come
+        first."""
         if nest.product and nest.inputs[1].region in self.codes:
             a, b, *index = nest.inputs
             nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region]), *index))
@@ -201,6 +205,7 @@ class _Lowering:
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
             if isinstance(step, Exchange):
+                # Earlier steps are grouped with the copy to the window, later ones with the computation on all windows.
                 # What comes before goes with the copy to the window, and what follows with what is made of all windows.
                 parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
                 pending = [(2 * number + 1, self.nests[2 * number + 1])]
@@ -227,7 +232,7 @@ class _Lowering:
         return offset
 
     def _private_locals(self, group: StepGroup) -> set[str]:
-        """Locals of which nothing outlives a block of units of the group."""
+        """Return the locals that are used only within one block of units of the group."""
         if not group.splits:
             return set()
         locals_ = {*(local.name for local in self.body.locals), *self.temporaries}
@@ -249,12 +254,12 @@ class _Lowering:
         return f, pointers, shared
 
     def _shared_local(self, f: Function, name: str, shared: Value) -> Value:
-        """A local that all threads see."""
+        """Return a local that all threads see."""
         nbytes = prod(self.regions.shapes[name]) * DTYPE_BYTES[self.regions.dtypes[name]]
         return f.limit(shared + self.shared[name], nbytes)
 
     def _extent(self, param: str) -> int:
-        """Bytes of a parameter, from its first to its last element as its stages pass it."""
+        """Return the bytes from the first to the last element of a parameter, with the strides that its stages pass."""
         shape, strides = self.regions.shapes[param], self.regions.strides[param]
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if param in self.packed:
@@ -287,7 +292,7 @@ class _Lowering:
             self._emit_phase(f"step {number} ({step.kind})", phase, meta, base)
 
     def _selection_from(self, number: int) -> Select | None:
-        """The selection for which alone a step scores positions, or pools their scores."""
+        """Return the selection that alone uses the scores (or pooled scores) computed by a step."""
         step = self.body.steps[number]
         if not isinstance(step, ObservationScores | Pool):
             return None
@@ -299,7 +304,7 @@ class _Lowering:
         return reader if isinstance(reader, Select) else self._selection_from(others[0])
 
     def _regions_of(self, number: int) -> set[str]:
-        """The regions that a step touches."""
+        """Return the regions that a step touches."""
         step = self.body.steps[number]
         if isinstance(step, Op):
             return {self.regions.resolve(name).region for name in self.regions.names_in(step)}
@@ -395,10 +400,10 @@ class _Lowering:
         last: Value,
         scratch: int,
     ) -> int:
-        """Emit the steps of a block of units. Return the scratch that they need beyond the locals and packed rows.
+        """Emit the steps of a block of units. Return the scratch that they need in addition to locals and packed rows.
 
         Args:
-            rows: where packed rows lie, by `_MemberStep.packed_rows`.
+            rows: addresses of packed rows, by `_MemberStep.packed_rows`.
         """
         needed = 0
         for step in steps:
@@ -415,14 +420,14 @@ class _Lowering:
         return needed
 
     def _check_plain(self, nest: Nest) -> None:
-        """Refuses packed weights in a loop over elements, which cannot find an element of them. The strides that a
-        launch gives may make a product such a loop."""
+        """Refuse packed weights in a loop over elements, which cannot locate single elements in them. The strides that
+        a launch gives may turn a product into such a loop."""
         packed = [access.region for access in nest.inputs if access.region in self.packed]
         if packed:
             raise NativeBodyErrors.PACKED_ELEMENTS(body=self.body.name, weight=packed[0])
 
     def _live(self, f: Function) -> Value:
-        """How many positions are not padding."""
+        """Return the number of positions that are not padding."""
         return f.load(f["scalars"] + 8 * len(self.body.scalars), I64)
 
     def _place(self, name: str, pointer: Value) -> RegionPointer:
@@ -436,7 +441,7 @@ class _Lowering:
         return -(-elements // split.span) * split.stride * DTYPE_BYTES[self.regions.dtypes[name]]
 
     def _block(self, group: StepGroup, private: set[str]) -> int:
-        """Units that are gone through together."""
+        """Return the number of units that are processed together."""
         per_unit = sum(self._unit_bytes(name, group.splits[name]) for name in private)
         if per_unit == 0:
             return max(1, group.units)
@@ -448,12 +453,12 @@ class _MemberStep:
     """A step of a group.
 
     Attributes:
-        nest: with accesses of private locals narrowed to a block of units.
+        nest: nest whose accesses to private locals are narrowed to a block of units.
         matmul: the product; None for a loop over elements.
-        positions: of a loop, the dimension that runs through positions; of a product, its rows per position; None where
-            all of them are computed.
+        positions: for a loop, the dimension that runs over positions; for a product, its rows per position; None if all
+            positions are computed.
         private_bytes: scratch of a product.
-        packed_rows: a key that is equal for products that can share packed rows; None for one that cannot.
+        packed_rows: key that is equal for products that can share packed rows; None if the product cannot share them.
     """
 
     member: Member
@@ -482,7 +487,7 @@ def _packed_rows(
 
 
 def _emit_where_scored(selection: Select, emit: Callable[[Context], None], context: Context) -> None:
-    """Emits what makes scores for a selection, which needs none where all candidates are chosen."""
+    """Emit the computation of scores for a selection, which is skipped if all candidates are chosen."""
     candidates = context.scalars[selection.length] - (selection.sink + selection.recent)
     with context.f.when(candidates > context.scalars[selection.topk]):
         emit(context)
@@ -497,7 +502,7 @@ def _range(f: Function, member: Member, first: Value, last: Value) -> Range:
 
 
 def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
-    """The nest with its accesses of private locals recomputed: such a local holds one block of units only."""
+    """Return the nest with new accesses to private locals, which hold only one block of units."""
 
     def access(a: LinearAccess) -> LinearAccess:
         if a.region not in narrow:

@@ -1,11 +1,11 @@
-"""Checked mode of generated code: every access to memory is compared with the extent of what its pointer came from.
+"""Checked mode of generated code: every access to memory is compared with the extent of the object it points into.
 
-Modules and functions here are written to like those of `mlir.py`, and emit the same code with a check before each load
-and store. The bounds of a pointer travel with it: from an argument, a local or scratch (`Function.limit`) through
-offsets, loops and calls. A pointer that was itself loaded from memory may point into any of the arguments of its body.
-An access that leaves its bounds is noted, once, and diverted to a place of its own, so that the process goes on and the
-interpreter can say what happened. Comparing and noting are functions that every access calls: written out at each of
-them they would be nine tenths of the code, which LLVM takes its time over.
+The modules and functions here have the interface of those in `mlir.py`, and emit the same code with a check before each
+load and store. The bounds of a pointer accompany it from an argument, a local or scratch (`Function.limit`) through
+offsets, loops and calls. A pointer that was itself loaded from memory may point into any argument of its body. The
+first access out of bounds is recorded, and each one is redirected to a harmless address, so that the process continues
+and the interpreter can report it. Comparing and recording are functions, because as inline code they would be nine
+tenths of all code and slow to compile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import (
 )
 
 _WHERE, _TABLE, _COUNT = "check.where", "check.table", "check.count"
-"""Parameters that every private function has behind its own: the step, and the bounds of the body's arguments."""
+"""Parameters that every private function has after its own: the step, and the bounds of the body's arguments."""
 
 _WORDS = 8
 _DIVERTED_BYTES = 4096
@@ -44,19 +44,20 @@ _DIVERTED_BYTES = 4096
 class NativeCheckErrors(ErrorKind):
     OUT_OF_BOUNDS = (
         InternalError,
-        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} is out of {extent} bytes",
+        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} leaves the operand's {extent} bytes",
     )
     OUT_OF_OPERANDS = (
         InternalError,
-        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} is out of any operand",
+        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} is in none of the operands",
     )
 
 
 class Violations:
-    """Where checked code notes its first access out of bounds. Code refers to it by address, so it has to live as long.
+    """The place where checked code records its first access out of bounds. Code refers to it by address, so it must
+    live as long as the code.
 
     Attributes:
-        sites, places: what the numbers of accesses and of steps stand for.
+        sites, places: names of accesses and of steps, by number.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class Violations:
         return -(-ctypes.addressof(self._diverted) // 64) * 64
 
     def raise_first(self) -> None:
-        """Raises InternalError for the first access out of bounds since the last call."""
+        """Raise InternalError for the first access out of bounds since the last call."""
         site, place, begin, extent, nbytes = self._note[:5]
         if site == 0:
             return
@@ -87,7 +88,7 @@ class Violations:
 
 
 class CheckedModule(Module):
-    """A module of checked functions. Several may note into the same place."""
+    """A module of checked functions. Several modules may share one `Violations`."""
 
     def __init__(self, violations: Violations | None = None) -> None:
         super().__init__()
@@ -106,21 +107,22 @@ class CheckedModule(Module):
     def _make(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
         return CheckedFunction(self, name, params, results, exported)
 
+    # Functions that every access calls. Each one is written when first needed, and is not checked itself.
     # What every access calls. Each of these functions is written when the first access needs it, and is not checked.
 
     def within(self) -> Function:
-        """(pointer, begin, end, low, high, site, where) -> the pointer, where the bytes from `begin` up to `end` lie
-        within `low` and `high`, or are none; else the place where an access does no harm."""
+        """(pointer, begin, end, low, high, site, where) -> the pointer if the bytes from `begin` to `end` lie within
+        `low` and `high`, or if there are none; otherwise a harmless address."""
         return self._written("check.within", _ACCESS, [PTR], self._within)
 
     def member(self) -> Function:
-        """(pointer, begin, end, table, count, site, where) -> likewise, within one of the `count` pairs of bounds that
-        the table has."""
+        """(pointer, begin, end, table, count, site, where) -> the same for one of the `count` pairs of bounds in the
+        table."""
         params = [*_ACCESS[:3], (_TABLE, PTR), (_COUNT, I64), *_ACCESS[5:]]
         return self._written("check.member", params, [PTR], self._member)
 
     def lanes(self, lanes: int) -> Function:
-        """(mask) -> the first lane that a mask names, and the one behind the last; of an empty mask, `lanes` and 0."""
+        """(mask) -> the first lane of a mask and the lane after the last one; for an empty mask, `lanes` and 0."""
 
         def write(f: Function) -> None:
             mask, numbers = f["mask"], f.values(range(lanes), I64)
@@ -152,7 +154,7 @@ class CheckedModule(Module):
         self._divert(f, loop.results[0], f.constant(0), f.constant(-1))
 
     def _divert(self, f: Function, inside: Value, offset: Value, extent: Value) -> None:
-        """The end of a check: notes the first access that is not inside."""
+        """Emit the end of a check: record the first access that is not inside."""
         note, diverted = (
             f.op("llvm.inttoptr", [f.constant(address)], PTR, signature="i64 to !llvm.ptr")
             for address in (self.violations.note_address, self.violations.diverted_address)
@@ -166,7 +168,7 @@ class CheckedModule(Module):
 _ACCESS = [("pointer", PTR), *((name, I64) for name in ("begin", "end", "low", "high", "site", _WHERE))]
 
 Bounds = tuple[Value, Value]
-"""The first address and the one behind the last."""
+"""First address, and the address after the last one."""
 
 
 class CheckedFunction(Function):
@@ -198,6 +200,7 @@ class CheckedFunction(Function):
     # -- what is known of pointers
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
+        # these are the bounds of a larger piece of memory that starts here; keep them
         if pointer.name in self._bounds:  # they are those of a larger piece of memory that starts here, and stay so
             pointer = super().offset(pointer, self.constant(0))
         low = self.address_of(pointer)
@@ -240,7 +243,7 @@ class CheckedFunction(Function):
                 self._like(after, before)
             yield loop
 
-    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+    def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
         hidden: list[Value | int] = []
         for argument in arguments:
             if isinstance(argument, Value) and argument.type == PTR:
@@ -274,8 +277,8 @@ class CheckedFunction(Function):
     def _checked_rows(
         self, what: str, pointer: Value, rows: int, width: int, stride: Value | int | None
     ) -> tuple[Value, Value]:
-        """The first of some rows and the bytes from one to the next, or where one of them leaves its bounds, those of
-        dense rows where they do no harm."""
+        """Return the address of the first row and the stride of rows. If a row leaves its bounds, return a harmless
+        address and the stride of dense rows."""
         step = self.integer(width if stride is None else stride)
         place = self._checked(what, pointer, I8, nbytes=step * (rows - 1) + width)
         return place, self.select(self.address_of(place).eq(self.address_of(pointer)), step, width)
@@ -283,10 +286,12 @@ class CheckedFunction(Function):
     def _checked(
         self, what: str, pointer: Value, type: str, mask: Value | None = None, nbytes: Value | None = None
     ) -> Value:
-        """The pointer, or where the access leaves its bounds, the place where it does no harm.
+        """Return the pointer, or a harmless address if the access leaves its bounds.
 
         Args:
-            type: of what is accessed. mask: its lanes that are. nbytes: in place of the bytes of the type.
+            type: type of the accessed value.
+            mask: lanes that are accessed.
+            nbytes: size of the access, if it is not that of the type.
         """
         if pointer.name in self._free:
             return pointer
@@ -316,7 +321,7 @@ class CheckedFunction(Function):
         return super().text()
 
     def _later(self, number: Callable[[], int]) -> Value:
-        """A constant that is known when the function is written out."""
+        """Return a constant whose value is known when the function is written out."""
         value = self.fresh(I64)
         self._late.append((value, number))
         return value
@@ -330,7 +335,7 @@ class CheckedFunction(Function):
 
 
 def _caller() -> str:
-    """The line of the code generator that emits an access."""
+    """Return the line of the code generator that emits an access."""
     frame = sys._getframe(1)
     while frame.f_back is not None and Path(frame.f_code.co_filename).name in ("checks.py", "mlir.py", "contextlib.py"):
         frame = frame.f_back

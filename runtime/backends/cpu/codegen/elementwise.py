@@ -1,7 +1,7 @@
 """Vector and reduction steps as loops over vectors of 16 lanes.
 
-One dimension runs through the lanes, the others are loops around it in order. What does not depend on the lanes is
-computed once, outside the innermost loop.
+One dimension runs over the lanes, the others are loops around it in order. Values that do not depend on the lanes are
+computed once, outside of the innermost loop.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from sscc.runtime.backends.cpu.codegen.programs import (
 )
 
 _STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
-"""The type in which a dtype is loaded and stored. bf16 is moved as its bits: on a CPU without instructions for it, LLVM
-would call functions of a library that is not linked. f16 every CPU that is compiled for converts."""
+"""The type in which a dtype is loaded and stored. bf16 is moved as bits: on a CPU without instructions for it, LLVM
+would call functions of a library that is not linked. f16 needs no such treatment: all supported CPUs can convert it."""
 
 
 class NativeElementErrors(ErrorKind):
-    REDUCES_INDICES = InputError, "a reduction combines loop indices, and native code combines floats"
-    INTEGER_POWER = InputError, "there is no fpowi to {exponent}, only to constants from 1 to 8"
-    VECTOR_INDEX = InputError, "an index runs through the lanes of a vector where it has to be one number"
+    REDUCES_INDICES = InputError, "a reduction combines loop indices, but native code can only combine floats"
+    INTEGER_POWER = InputError, "fpowi has the exponent {exponent}, but native code supports only constants from 1 to 8"
+    VECTOR_INDEX = InputError, "an index differs between the lanes of a vector, but it must be a single number here"
     CONSTANT = InputError, "a constant is {value!r}, which is not a number"
 
 
 @dataclass(frozen=True)
 class RegionPointer:
-    """A region as generated code reaches it: element o lies ``offset(o)`` elements after `pointer`.
+    """A region as generated code accesses it: element o is ``offset(o)`` elements after `pointer`.
 
     Attributes:
-        rows: for packed weights [N, K], the offset of an element from its row and column; None for plain memory.
+        rows: for packed weights [N, K], the offset of an element given its row and column; None for plain memory.
     """
 
     pointer: Value
@@ -68,7 +68,7 @@ class RegionPointer:
 
 @dataclass(frozen=True)
 class Range:
-    """The indices that a nest runs through in one dimension: all of them, or a unit's."""
+    """The indices of one dimension that a nest visits: all of them, or those of a unit."""
 
     lower: Value | int
     upper: Value | int
@@ -82,12 +82,12 @@ class Elementwise:
     """Emits one vector or reduction nest.
 
     Args:
-        f: the function to emit into.
-        nest: what to compute.
-        places: the regions it names.
-        scalars: the body's scalar parameters, i64.
-        split: the dimension that is cut to a range, and the range; None for all of every dimension.
-        live: a dimension of which only the first indices have to be computed, and how many; None for all dimensions.
+        f: function to emit into.
+        nest: nest to compute.
+        places: regions by name.
+        scalars: scalar parameters of the body, i64.
+        split: dimension that is restricted to a range, and the range; None for all of every dimension.
+        live: dimension of which only the first indices have to be computed, and their number; None for all dimensions.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Elementwise:
             self._nest(dims[1:], {**index, dims[0]: loop.index}, inside)
 
     def _row(self, index: dict[int, Value]) -> None:
-        """One vector nest's innermost loop."""
+        """Emit the innermost loop of a vector nest."""
         if self.lane < 0:
             self._store(self._evaluate(index, None, {}), index, None)
             return
@@ -144,7 +144,7 @@ class Elementwise:
         self._blocks(block)
 
     def _blocks(self, block: Callable[[Value, Value | None], None]) -> None:
-        """Calls for each whole vector of the lanes' dimension, and for the rest under a mask."""
+        """Call `block` for each whole vector of the lanes' dimension, then for the rest under a mask."""
         f, bounds = self.f, self.ranges[self.lane]
         lower, upper = f.integer(bounds.lower), f.integer(bounds.upper)
         whole = upper if bounds.whole_vectors else upper - (upper - lower) % LANES
@@ -180,7 +180,7 @@ class Elementwise:
         return {"addf": 0.0, "mulf": 1.0, "maximumf": float("-inf"), "minimumf": float("inf")}[self.nest.combine]
 
     def _accumulate(self, inner: list[int], index: dict[int, Value], mask: Value | None, start: Value) -> Value:
-        """Combines over the remaining dimensions, one chain."""
+        """Combine over the remaining dimensions, in one chain."""
         f = self.f
         if inner:
             bounds = self.ranges[inner[0]]
@@ -225,7 +225,7 @@ class Elementwise:
     # -- the program at a point
 
     def _uniform(self, index: dict[int, Value]) -> dict[str, Arg]:
-        """The values of the program that are the same in all lanes."""
+        """Return the values of the program that are the same in all lanes."""
         known: dict[str, Arg] = {}
         for number, access in enumerate(self.nest.inputs):
             if f"in{number}" not in self.varying:
@@ -275,7 +275,7 @@ class Elementwise:
         return apply(f, instr, args, [dtypes.get(a, "i64") if isinstance(a, str) else "" for a in instr.args])
 
     def _argument(self, arg: int | float | str, known: Mapping[str, Arg], dtype: str = "i64") -> Arg:
-        """The value of a name, or of a literal of a dtype."""
+        """Return the value of a name, or of a literal of a dtype."""
         if not isinstance(arg, str):
             return self.f.constant(float(BFLOAT16.type(arg)) if dtype == "bf16" else arg, register_type(dtype))
         return known[arg] if arg in known else self.scalars[arg]
@@ -290,7 +290,7 @@ class Elementwise:
         return rounded(self.f, result, instr.type)
 
     def _index(self, dimension: int, index: dict[int, Value]) -> Arg:
-        """The value of ``index(dimension)`` of the step as it was written."""
+        """Return the value of ``index(dimension)`` in the original dimensions of the step."""
         f = self.f
         dim, divisor, extent = self.nest.original[dimension]
         if extent == 1:
@@ -306,11 +306,12 @@ class Elementwise:
     # -- memory
 
     def _place(self, index: dict[int, Value]) -> Value | None:
-        """Elements from the start of a product's second operand to the place that the index of its indirect axis has,
-        the same in all lanes; None without such an axis."""
+        """Return the offset in elements that the index of the indirect axis selects in a product's second operand, the
+        same in all lanes; None without such an axis."""
         if self.nest.indirect is None:
             return None
         number = self._load(self.nest.inputs[2], index, None)
+        # a loaded value is never a ramp
         assert isinstance(number, Value)  # what is loaded is never a ramp
         return cut_index(self.f, number, self.nest.indirect.size) * self.nest.indirect.stride
 
@@ -324,7 +325,7 @@ class Elementwise:
     def _load(
         self, access: LinearAccess, index: dict[int, Value], mask: Value | None, further: Value | None = None
     ) -> Arg:
-        """What an access reaches, `further` elements on."""
+        """Load the element of an access, `further` elements later."""
         f, place = self.f, self.places[access.region]
         coefficient = access.coefficients[self.lane] if self.lane >= 0 else 0
         start = self._offset(access, index) if further is None else self._offset(access, index) + further
@@ -336,14 +337,14 @@ class Elementwise:
         return self._load_lanes(place, offsets, mask)
 
     def _load_run(self, place: RegionPointer, start: Value, mask: Value | None) -> Value:
-        """One element per lane, of elements one after another."""
+        """Load one element per lane from consecutive elements."""
         f, type = self.f, vector(_STORED[place.dtype], LANES)
         pointer = place.at(f, start)
         raw = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
         return _from_memory(f, raw, place.dtype)
 
     def _load_lanes(self, place: RegionPointer, offsets: Value, mask: Value | None) -> Value:
-        """One element per lane; lanes outside the mask read what lane 0 does."""
+        """Load one element per lane; lanes outside of the mask read the element of lane 0."""
         f = self.f
         first = f.extract(offsets, 0)
         if mask is not None:
@@ -356,21 +357,22 @@ class Elementwise:
         return _from_memory(f, value, place.dtype)
 
     def _is_inside(self, arg: int | float | str, extent: int) -> bool:
-        """Whether an index is known to be one of 0 .. extent - 1 without a look at data."""
+        """Return whether an index is known to be in 0 .. extent - 1 without looking at data."""
         if not isinstance(arg, str):
             return 0 <= int(arg) < extent
         instr = next((i for i in self.nest.body if i.name == arg), None)
         return instr is not None and instr.op == "index" and self.nest.original[int(instr.args[0])][2] <= extent
 
     def _cut(self, index: Arg, extent: int, mask: Value | None) -> Arg:
-        """An index cut to 0 .. extent - 1; one that was beyond ends the run."""
+        """Clamp an index to 0 .. extent - 1; one that was outside ends the run."""
         return cut_index(self.f, expand(self.f, index) if isinstance(index, Ramp) else index, extent, mask)
 
     def _gather(self, source: Gathered, indices: list[Arg], mask: Value | None) -> Arg:
-        """source[indices], where every index is inside."""
+        """Return source[indices], where every index is inside."""
         f, place = self.f, self.places[source.region]
         last = indices[-1]
         uniform = all(isinstance(i, Value) and not lanes_of(i.type) for i in indices[:-1])
+        # a ramp is as long as the lanes' dimension
         inside = self.nest.dims[self.lane] <= source.shape[-1]  # a ramp is as long as the lanes' dimension
         if isinstance(last, Ramp) and uniform and inside and source.strides[-1] == 1 and place.rows is None:
             return self._load_run(place, self._gather_offset(source, [*indices[:-1], last.base]), mask)
@@ -437,7 +439,7 @@ def _to_memory(f: Function, value: Value, dtype: str) -> Value:
 
 
 def _lane_dimension(nest: Nest) -> int:
-    """The dimension that runs through the lanes; -1 where no access would become a vector."""
+    """Return the dimension that runs over the lanes; -1 if no access would become a vector."""
     best, lane = 0.0, -1
     for dim, extent in enumerate(nest.dims):
         if extent < 4 or (dim in nest.reduce and nest.combine == ""):
@@ -457,7 +459,7 @@ def _lane_dimension(nest: Nest) -> int:
 
 
 def _varying(nest: Nest, lane: int) -> set[str]:
-    """Names of the program's values that differ between lanes."""
+    """Return the names of the program's values that differ between lanes."""
     if lane < 0:
         return set()
     varying = {f"in{n}" for n, a in enumerate(nest.inputs) if a.coefficients[lane]}
@@ -482,7 +484,7 @@ def _number(value: int | float | str) -> int | float:
 
 
 def _literal_dtype(instr: Instr, kinds: list[str]) -> str:
-    """The dtype of the literals among an operation's arguments; `kinds` are those of its named ones."""
+    """Return the dtype of the literals among an operation's arguments; `kinds` are the dtypes of its named ones."""
     if instr.op.startswith("cmpf") or instr.op in ("truncf", "extf", "fptosi", "fptoui"):
         return kinds[0] if kinds else "f32"
     if instr.op.startswith("cmpi") or instr.op in ("sitofp", "uitofp", "trunci", "index_cast", "extsi"):

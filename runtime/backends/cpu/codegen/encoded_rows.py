@@ -1,44 +1,50 @@
-"""Rows as codes and scales (`sscc.ir.kv_rows`) in generated code, and `QuantizeRows` as a phase."""
+"""Generated code for rows of codes and scales (`sscc.ir.kv_rows`), and `QuantizeRows` as a phase."""
 
 from __future__ import annotations
 
-from sscc.ir.kv_rows import INT8, SMALLEST_SCALE, RowFormat, format_of
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.ir.operations import QuantizeRows
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.cpu.attention.decode_attention_chunks import Rows, load_f32, store_row
+from sscc.runtime.backends.cpu.attention.row_codec import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.figures import ROW_BLOCK
-from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I32, PTR, Function, Module, Value, vector
-from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_strides, copy_row
+from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I32, PTR, Function, Value, kernel, vector
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, row_phase
+from sscc.runtime.backends.cpu.codegen.row_copies import (
+    SIZES,
+    Meta,
+    address,
+    check_rows,
+    copy_row,
+    pack_rows,
+    row_bytes,
+)
 
 
 def encode_row(
     f: Function, source: Value, dtype: str, target: Value, size: int, row_format: RowFormat | None = INT8
 ) -> None:
-    """Encodes a row of `size` numbers of f32 or bf16: the bits of `RowFormat.encode`, where the numbers are finite. An
-    infinity or NaN gets a scale that is one."""
+    """Encode a row of `size` numbers of f32 or bf16, with the bits of `RowFormat.encode` if the numbers are finite. An
+    infinity or NaN gets an infinite or NaN scale."""
     row_format = row_format or INT8
-    kernel = _pack_kernel if row_format.bits == 4 else _encode_kernel
-    f.call(kernel(f.module, dtype, size, row_format), source, target)
+    encode = _pack_row(f, dtype, size) if row_format.bits == 4 else _encode_row(f, dtype, size, row_format.group)
+    encode(source, target)
 
 
-def _encode_kernel(module: Module, dtype: str, size: int, row_format: RowFormat) -> Function:
-    name = f"encode_row_{dtype}_{size}_{row_format.group}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("source", PTR), ("target", PTR)])
+@kernel(source=PTR, target=PTR)
+def _encode_row(f: Function, dtype: str, size: int, group: int) -> None:
+    row_format = replace(INT8, group=group)
     for number, (first, end) in enumerate(row_format.groups(size)):
         at = f["target"] + row_format.code_bytes(size) + number * row_format.scale_bytes
         _encode_group(f, f["source"] + first * SIZES[dtype], dtype, f["target"] + first, end - first, at, row_format)
-    f.returns()
-    return f
 
 
 def _encode_group(
     f: Function, source: Value, dtype: str, target: Value, size: int, scale_at: Value, row_format: RowFormat
 ) -> None:
-    """Encodes `size` numbers that share a scale, a code a byte."""
+    """Encode `size` numbers that share a scale, one code per byte."""
     whole = size - size % LANES
     last = load_f32(f, source, dtype, whole, size)
     with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
@@ -55,11 +61,9 @@ def _encode_group(
     f.store(f.bitcast(scale, vector(I8, row_format.scale_bytes)), scale_at)
 
 
-def _pack_kernel(module: Module, dtype: str, size: int, row_format: RowFormat) -> Function:
-    name = f"pack_row_{dtype}_{size}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("source", PTR), ("target", PTR)])
+@kernel(source=PTR, target=PTR)
+def _pack_row(f: Function, dtype: str, size: int) -> None:
+    row_format = INT4
     for number, (first, end) in enumerate(row_format.groups(size)):
         half = (end - first) // 2
         starts = (f["source"] + start * SIZES[dtype] for start in (first, first + half))
@@ -79,8 +83,6 @@ def _pack_kernel(module: Module, dtype: str, size: int, row_format: RowFormat) -
             f.store_masked(packed, place, f.first_lanes(half))
         at = f["target"] + row_format.code_bytes(size) + number * row_format.scale_bytes
         f.store(f.bitcast(stored, vector(I8, row_format.scale_bytes)), at)
-    f.returns()
-    return f
 
 
 def _magnitude(f: Function, x: Value) -> Value:
@@ -88,52 +90,60 @@ def _magnitude(f: Function, x: Value) -> Value:
 
 
 def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
-    """Converts f32 to the nearest codes, i8. NaN becomes some code: its conversion to an integer would be undefined."""
+    """Convert f32 to the nearest codes, i8. NaN becomes an arbitrary code: converting it to an integer would be
+    undefined."""
     rounded = f.op("math.roundeven", [x], x.type)
     low = f.select(rounded > -row_format.largest, rounded, -row_format.largest)
     bounded = f.select(low < row_format.largest, low, row_format.largest)
     return f.cast("arith.trunci", f.cast("arith.fptosi", bounded, I32), I8)
 
 
-def write_row(
-    f: Function, source: Value, source_type: str, target: Value, target_type: str, size: int, width: int
+def put_row(
+    f: Function, source: Operand, place: Sequence[Value | int], target: Operand, target_place: Sequence[Value | int]
 ) -> None:
-    """Writes a row of `size` numbers of f32 or bf16 as rows are stored: encoded, in `width` of i8, or converted to f32
-    or bf16."""
-    if target_type == "i8":
-        encode_row(f, source, source_type, target, size, format_of(size, width))
+    """Copies a row of an operand [.., rows, numbers] to one of another, as rows are stored there: encoded, or converted
+    to f32 or bf16. Codes are copied as they are."""
+    here, there, size = address(f, source, *place), address(f, target, *target_place), source.shape[-1]
+    if source.dtype == "i8":
+        copy_bytes(f, here, there, size)
+    elif target.dtype == "i8":
+        encode_row(f, here, source.dtype, there, size, format_of(size, target.shape[-1]))
     else:
-        copy_row(f, source, source_type, target, target_type, size)
+        copy_row(f, here, source.dtype, there, target.dtype, size)
 
 
-def decode_rows(
-    f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, dtype: str, rows: Rows
-) -> None:
-    """Decodes rows 0 .. count - 1, `stride` bytes apart, to as many of f32 or bf16, side by side. Row `last` stands in
-    for the rows behind it, which may not exist."""
-    width = SIZES[dtype]
+def plain_rows(
+    f: Function, operand: Operand, place: Sequence[Value | int], size: int, last: Value, count: Value, target: Value,
+    dtype: str,
+) -> tuple[Value, int]:  # fmt: skip
+    """Rows 0 .. count - 1 from a place of an operand on as rows of `size` numbers of f32 or bf16: where they are, and
+    bytes from one to the next. They are as they lie where the operand has such numbers, and otherwise copied to
+    `target`, decoded, or widened to f32. Row `last` stands in for those behind it, which may not exist."""
+    source, stride = address(f, operand, *place), row_bytes(operand)
+    if operand.dtype == dtype:
+        return source, stride
+    if operand.dtype != "i8":
+        pack_rows(f, source, operand.dtype, stride, last, count, target, size)
+        return target, size * 4
+    width = size * SIZES[dtype]
     with f.loop(0, count) as row:
         here = source + f.min(row.index, last) * stride
-        f.call(_decode_kernel(f.module, dtype, rows), here, target + row.index * (rows.size * width))
+        _decode_row(f, dtype, Rows.of(size, operand.shape, operand.dtype))(here, target + row.index * width)
+    return target, width
 
 
-def _decode_kernel(module: Module, dtype: str, rows: Rows) -> Function:
-    name = f"decode_row_{dtype}_{rows.tag}"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("source", PTR), ("target", PTR)])
+@kernel(source=PTR, target=PTR)
+def _decode_row(f: Function, dtype: str, rows: Rows) -> None:
     scale = f.broadcast(rows.scale(f, f["source"]), LANES) if rows.encoded else None
     for chunk in range(rows.chunks):
         vectors = rows.load(f, f["source"], chunk)
         parts = vectors if scale is None else [part * scale for part in vectors]
         start = chunk * rows.elements
         store_row(f, parts, f["target"] + start * SIZES[dtype], dtype, rows.size - start)
-    f.returns()
-    return f
 
 
 def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
-    """Copies `count` bytes."""
+    """Copy `count` bytes."""
     type, whole = vector(I8, LANES), count - count % LANES
     with f.loop(0, whole, LANES) as loop:
         f.store(f.load(source + loop.index, type), target + loop.index)
@@ -144,21 +154,15 @@ def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
 
 @executes(QuantizeRows)
 def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `QuantizeRows`.
+    """Lower `QuantizeRows` to one phase with units of (slot, KV head, block of rows).
 
-    Raises InputError where a row is not contiguous.
+    Raises InputError if a row is not contiguous.
     """
-    check_strides(step.kind, operands, (step.source, step.out))
-    (slots, heads, count, size), _, dtype = operands[step.source]
-    blocks = -(-count // ROW_BLOCK)
+    check_rows(step, operands)
+    slots, heads, count, _ = operands[step.source][0]
 
-    def encode(context: Context) -> None:
-        f, source, out = context.f, context.operands[step.source], context.operands[step.out]
-        with f.loop(context.begin, context.end) as unit:
-            pair, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
-            place = (pair // heads, pair % heads)
-            with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
-                here, there = address(f, source, *place, row.index), address(f, out, *place, row.index)
-                encode_row(f, here, dtype, there, size, format_of(size, out.shape[3]))
+    def encode(context: Context, place: list[Value], row: Value) -> None:
+        operands = context.operands
+        put_row(context.f, operands[step.source], (*place, row), operands[step.out], (*place, row))
 
-    return Lowered((Phase(slots * heads * blocks, encode),))
+    return Lowered((row_phase((slots, heads), count, encode),))

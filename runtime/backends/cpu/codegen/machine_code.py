@@ -1,6 +1,8 @@
-"""From MLIR text to machine code: through LLVM to an object file, linked to a shared library, or kept in memory.
+"""Compilation of MLIR text to machine code by LLVM: an object file, which can be linked to a shared library, or code in
+memory.
 
-Only this module of the runtime imports MLIR's bindings. They come with torch-mlir and are loaded without torch.
+This is the only module of the runtime that imports MLIR's bindings. They come with torch-mlir and are loaded without
+torch.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ class Jit:
     """A module compiled for this host.
 
     Args:
-        module: what to compile.
+        module: module to compile.
         cpu: LLVM's name of the CPU to compile for, "" for this host.
-        optimise: LLVM's level, 0 (fast to compile) to 3.
+        optimise: LLVM's level of optimization, 0 (fast to compile) to 3.
     """
 
     def __init__(self, module: Module, cpu: str = "", optimise: int = 3) -> None:
@@ -44,8 +46,10 @@ class Jit:
         context = _context()
         text = module.text(table=_TABLE)
         try:
+            # this verifies the module, and LLVM verifies its own form of it later
             parsed = ir.Module.parse(text, context)  # verified, as LLVM's own form of it will be
             passes = passmanager.PassManager.parse(PIPELINE, context)
+            # verifying after each pass takes longer than the passes themselves
             passes.enable_verifier(False)  # after each pass it takes longer than the passes
             passes.run(parsed.operation)
         except (ir.MLIRError, ValueError) as error:
@@ -61,16 +65,18 @@ class Jit:
 
     @cached_property
     def addresses(self) -> dict[str, int]:
-        """Where each exported function is in memory; valid as long as this object lives."""
+        """Return the address of each exported function; valid as long as this object lives."""
         table = (ctypes.c_int64 * max(1, len(self._names)))()
         pointer = ctypes.c_void_p(ctypes.addressof(table))
+        # The engine looks functions up in a form that takes an array of pointers to arguments.
         # The engine finds functions in a form that takes an array of pointers to arguments.
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._engine.raw_lookup(_TABLE))
         call(ctypes.addressof((ctypes.c_void_p * 1)(ctypes.addressof(pointer))))
         return dict(zip(self._names, table, strict=False))
 
     def object_code(self) -> bytes:
-        """The object file: position-independent and the same for equal modules."""
+        """Return the object file: position-independent, and the same for equal modules."""
+        # compiles; before this there is nothing to dump
         self._engine.raw_lookup(_TABLE)  # compiles; until then there is nothing to dump
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "code.o"
@@ -80,8 +86,8 @@ class Jit:
 
 @cache
 def _context() -> Any:
-    """MLIR's context, with all its dialects: making one and dropping it takes longer than the passes over a small
-    module. It has no threads of its own, which a process that is forked from this one would wait for in vain."""
+    """Return MLIR's context with all its dialects, which is kept because creating one takes longer than the passes over
+    a small module. It has no threads of its own, because a forked process would wait for them in vain."""
     from torch_mlir import ir
 
     context = ir.Context()
@@ -90,7 +96,7 @@ def _context() -> Any:
 
 
 def link(object_code: bytes, out: Path, linker: str = "cc") -> None:
-    """Makes a shared library of an object file. Raises OSError or subprocess.CalledProcessError where that fails."""
+    """Link an object file to a shared library. Raises OSError or subprocess.CalledProcessError on failure."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "code.o"
         path.write_bytes(object_code)
@@ -109,8 +115,8 @@ def _set_target(module: Any, target: dict[str, str]) -> None:
 
 
 def _leave_as_written(module: Any) -> None:
-    """The engine's level is that of the passes over LLVM's IR alone: machine code is selected and scheduled at its
-    default level whatever it says, which takes twice as long. Functions that are not to be optimised say so."""
+    """Mark functions as not to be optimised. The engine's level affects only passes over LLVM's IR; machine code is
+    always selected and scheduled at the default level, which takes twice as long, unless functions carry this mark."""
     from torch_mlir import ir
 
     with module.context:

@@ -1,14 +1,14 @@
-"""Writing MLIR: a module of functions on raw pointers, in the dialects scf, arith, math, vector and llvm.
+"""Builder of MLIR text: a module of functions on raw pointers, in the dialects scf, arith, math, vector and llvm.
 
-Kernels are written with Python's operators on `Value`, so that they read as what they compute::
+Kernels are written with Python's operators on `Value`, so that they resemble formulas::
 
     with f.loop(0, count, 1, [f.splat(0.0)]) as loop:
         w = f.load(weights + loop.index * (16 * 4), vector(F32, 16))
         loop.carry(f.fma(w, x, loop.state[0]))
     (total,) = loop.results
 
-Integers are i64 throughout, pointers are bytes: ``pointer + 12`` is 12 bytes further. Nothing here knows about
-schedules. The text is what the module is: it can be printed, diffed, and compiled by `compile.py`.
+All integers are i64. Pointers count bytes: ``pointer + 12`` is 12 bytes further. Nothing here knows about schedules.
+The text is the complete module: it can be printed, compared, and compiled by `machine_code.py`.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Concatenate, ParamSpec
 
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "!llvm.ptr"
 BF16, F16, F32, F64 = "bf16", "f16", "f32", "f64"
 
 TILE_ROW = 64
-"""Bytes of a row of a tile register, as it is used here."""
+"""Bytes of a row of a tile register, as used here."""
 
 FLUSH_TO_ZERO = 0x8040
-"""The bits of MXCSR by which operands and results that are no normal numbers are 0."""
+"""Bits of MXCSR that flush subnormal operands and results to 0."""
 
 INLINED_LINES = 40
-"""Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
+"""Limit on inlined functions, in lines. LLVM would otherwise copy kernels into every body that calls them."""
 
 _ROLLED = "#llvm.loop_annotation<unroll = <disable = true>>"
-"""Stands on every loop and keeps LLVM from unrolling it, which would take half of the compile time. A loop that is to
-be unrolled is emitted unrolled."""
+"""Annotation of every loop that keeps LLVM from unrolling it, which would take half of the compile time. Loops that
+should be unrolled are emitted unrolled."""
 
 
 def vector(element: str, lanes: int) -> str:
-    """The type of a vector."""
+    """Return a vector type."""
     return f"vector<{lanes}x{element}>"
 
 
 def element_of(type: str) -> str:
-    """The element type of a vector type; a scalar type is its own."""
+    """Return the element type of a vector type; a scalar type is its own element type."""
     return type[7:-1].split("x", 1)[1] if type.startswith("vector<") else type
 
 
 def lanes_of(type: str) -> int:
-    """Lanes of a vector type; 0 for a scalar type."""
+    """Return the lanes of a vector type; 0 for a scalar type."""
     return int(type[7:-1].split("x", 1)[0]) if type.startswith("vector<") else 0
 
 
 def bits_of(type: str) -> int:
-    """Bits of an element type."""
+    """Return the bits of an element type."""
     return 64 if type == PTR else int("".join(c for c in type if c.isdigit()))
 
 
 def with_element(type: str, element: str) -> str:
-    """The type with as many lanes and another element."""
+    """Return a type with the same number of lanes and another element type."""
     return vector(element, lanes_of(type)) if lanes_of(type) else element
 
 
@@ -93,11 +95,11 @@ class Value:
         return self.owner.binary("arith.divf", self, other)
 
     def __floordiv__(self, other: Value | int) -> Value:
-        """The quotient of integers, which must not be negative."""
+        """Return the quotient of integers, which must not be negative."""
         return self.owner.binary("arith.divui", self, other)
 
     def __mod__(self, other: Value | int) -> Value:
-        """The remainder of integers, which must not be negative."""
+        """Return the remainder of integers, which must not be negative."""
         return self.owner.binary("arith.remui", self, other)
 
     def __and__(self, other: Value | int) -> Value:
@@ -113,7 +115,7 @@ class Value:
         return self.owner.binary("arith.shli", self, other)
 
     def __rshift__(self, other: Value | int) -> Value:
-        """Logical: zeros come in."""
+        """Shift right logically: zeros are shifted in."""
         return self.owner.binary("arith.shrui", self, other)
 
     def __neg__(self) -> Value:
@@ -148,12 +150,12 @@ class Loop:
     _next: list[Value] | None = None
 
     def carry(self, *values: Value) -> None:
-        """Says what the next iteration's state is; to be called once, at the end of the loop's block."""
+        """Set the state of the next iteration; to be called once, at the end of the loop's block."""
         self._next = list(values)
 
 
 class Module:
-    """Functions by name. A kernel that several bodies need is emitted once, and the others find it by its name."""
+    """Functions by name. A kernel that several bodies need is emitted once, and later users find it by its name."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Function] = {}
@@ -161,7 +163,7 @@ class Module:
     def function(
         self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str] = (), *, exported: bool = False
     ) -> Function:
-        """Begins a function; its body is whatever is emitted into it before `returns`."""
+        """Begin a function; its body is everything that is emitted into it before `returns`."""
         return self._begin(name, params, results, exported)
 
     def _begin(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
@@ -181,12 +183,12 @@ class Module:
 
     @property
     def exported(self) -> list[str]:
-        """Names of the functions that callers of the module see."""
+        """Return the names of the functions that callers of the module see."""
         return [name for name, function in self._functions.items() if function.exported]
 
     def text(self, table: str | None = None) -> str:
-        """The module as MLIR reads it; with a function of the name `table` that writes the addresses of the exported
-        ones into an array."""
+        """Return the module as MLIR text; with `table`, it has a function of that name that writes the addresses of the
+        exported functions into an array."""
         functions = [f.text() for f in self._functions.values()]
         if table is not None:
             functions.append(_table(table, [f for f in self._functions.values() if f.exported]))
@@ -197,8 +199,8 @@ class Function:
     """A function under construction, and the builder that emits into it.
 
     Attributes:
-        params: its parameters by name.
-        inlined: whether LLVM may copy it into those that call it, where it is short.
+        params: parameters by name.
+        inlined: whether LLVM may inline it if it is short.
     """
 
     def __init__(
@@ -231,7 +233,7 @@ class Function:
         return Value(f"%{self._count}", type, self)
 
     def op(self, name: str, operands: Sequence[Value], result: str, *, signature: str | None = None) -> Value:
-        """An operation in the short form ``%r = name %a, %b : signature`` (the signature is the result's type)."""
+        """Emit an operation of the form ``%r = name %a, %b : signature`` (the signature is the result's type)."""
         value = self.fresh(result)
         self.emit(f"{value.name} = {name} {', '.join(o.name for o in operands)} : {signature or result}")
         return value
@@ -239,7 +241,7 @@ class Function:
     # -- constants
 
     def constant(self, value: int | float, type: str = I64) -> Value:
-        """A scalar, or a vector with the same value in every lane; emitted once, at the function's start."""
+        """Return a scalar, or a vector with the same value in every lane; emitted once, at the function's start."""
         element = element_of(type)
         if is_float(element):
             literal = _float_literal(float(value), element)
@@ -252,7 +254,7 @@ class Function:
         return self._literal(literal, type)
 
     def values(self, values: Sequence[int | float], element: str) -> Value:
-        """A constant vector of these lanes."""
+        """Return a constant vector with these lanes."""
         if is_float(element):
             literals = [_float_literal(float(v), element) for v in values]
         else:
@@ -270,7 +272,7 @@ class Function:
         return self._constants[key]
 
     def like(self, value: Value | int | float, other: Value) -> Value:
-        """A number as a constant of another value's type; a scalar is spread over a vector's lanes."""
+        """Return a number as a constant of another value's type; a scalar is spread over a vector's lanes."""
         if isinstance(value, Value):
             if lanes_of(other.type) and not lanes_of(value.type):
                 return self.broadcast(value, lanes_of(other.type))
@@ -278,7 +280,7 @@ class Function:
         return self.constant(value, I64 if other.type == PTR else other.type)
 
     def address_of(self, pointer: Value) -> Value:
-        """A pointer as an i64."""
+        """Return a pointer as i64."""
         return self.op("llvm.ptrtoint", [pointer], I64, signature="!llvm.ptr to i64")
 
     def integer(self, value: Value | int) -> Value:
@@ -293,7 +295,7 @@ class Function:
         return self.op(name, [a, other], a.type)
 
     def add(self, a: Value, b: Value | int | float) -> Value:
-        """A sum; of a pointer and an integer, the pointer that many bytes further."""
+        """Return a sum; for a pointer and an integer, the pointer that many bytes further."""
         if a.type == PTR:
             return self.offset(a, b)  # type: ignore[arg-type]
         if isinstance(b, int | float) and b == 0 and not is_float(a.type):
@@ -315,15 +317,21 @@ class Function:
         return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
 
     def ceildiv(self, a: Value, b: Value | int) -> Value:
-        """a / b rounded up, of integers that are not negative."""
+        """Return a / b rounded up, for integers that are not negative."""
         return (a + (b - 1)) // b
 
     def fma(self, a: Value, b: Value | float, c: Value) -> Value:
-        """a * b + c, rounded once."""
+        """Return a * b + c, rounded once."""
         return self.op("math.fma", [a, self.like(b, a), self.like(c, a)], a.type)
 
+    def dot(self, a: Value, b: Value, total: Value) -> Value:
+        """total + a * b of f32 lanes, or the sum of both products of pairs of bf16 (AVX512_BF16), to f32 lanes."""
+        if a.type == total.type:
+            return self.fma(a, b, total)
+        return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [total, a, b], total.type)
+
     def compare(self, relation: str, a: Value, b: Value | int | float) -> Value:
-        """Ordered comparison of floats, signed comparison of integers."""
+        """Emit an ordered comparison of floats or a signed comparison of integers."""
         other = self.like(b, a)
         if lanes_of(other.type) and not lanes_of(a.type):
             a = self.broadcast(a, lanes_of(other.type))
@@ -341,18 +349,18 @@ class Function:
         return self.op("arith.select", [condition, first, second], first.type, signature=signature)
 
     def cast(self, name: str, value: Value, element: str) -> Value:
-        """A conversion such as ``arith.extf``, lane by lane."""
+        """Emit a conversion such as ``arith.extf``, lane by lane."""
         result = with_element(value.type, element)
         return self.op(name, [value], result, signature=f"{value.type} to {result}")
 
     def bitcast(self, value: Value, type: str) -> Value:
-        """The same bits as another type; lanes may split or join."""
+        """Return the same bits as another type; lanes may be split or joined."""
         if value.type == type:
             return value
         return self.op("llvm.bitcast", [value], type, signature=f"{value.type} to {type}")
 
     def widen(self, value: Value) -> Value:
-        """bf16 or f16 to f32, exactly; f32 stays."""
+        """Convert bf16 or f16 to f32 exactly; f32 is returned unchanged."""
         if element_of(value.type) == F32:
             return value
         if element_of(value.type) == F16:
@@ -361,10 +369,10 @@ class Function:
         return self.bitcast(bits << 16, with_element(value.type, F32))
 
     def narrow(self, value: Value, element: str) -> Value:
-        """f32 to `element`: itself, or bf16 rounded to nearest even; NaN stays NaN.
+        """Convert f32 to `element`: f32 itself, or bf16 rounded to nearest even; NaN stays NaN.
 
-        In integers: not every CPU has an instruction for it, and those that there are take numbers below the smallest
-        normal one for zero.
+        It uses integer operations: some CPUs lack an instruction for it, and the existing ones treat subnormal numbers
+        as zero.
         """
         if element_of(value.type) == element:
             return value
@@ -383,9 +391,9 @@ class Function:
         return self.op("vector.broadcast", [value], type, signature=f"{value.type} to {type}")
 
     def reduce(self, kind: str, value: Value) -> Value:
-        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi or minsi.
+        """Combine all lanes: kind is add, mul, maximumf, minimumf, maxsi or minsi.
 
-        A tree of halves, so that the order does not depend on the CPU.
+        The order is a tree of halves, so that it does not depend on the CPU.
         """
         lanes = lanes_of(value.type)
         combine: dict[str, Callable[[Value, Value], Value]] = {
@@ -400,22 +408,22 @@ class Function:
         return self.extract(value, 0)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int] | range) -> Value:
-        """Lanes of a, then of b, picked by constant numbers."""
+        """Select lanes of a, then of b, by constant numbers."""
         result = vector(element_of(a.type), len(lanes))
         value = self.fresh(result)
         self.emit(f"{value.name} = vector.shuffle {a.name}, {b.name} {list(lanes)} : {a.type}, {b.type}")
         return value
 
     def compress(self, value: Value, mask: Value) -> Value:
-        """The lanes of the mask, moved together to the front; what is behind them is unspecified."""
+        """Move the lanes of the mask to the front; the lanes after them are unspecified."""
         return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
 
     def any(self, mask: Value) -> Value:
-        """Whether a lane of a mask holds, i1."""
+        """Return whether any lane of a mask is set, i1."""
         return self.bitcast(mask, f"i{lanes_of(mask.type)}").ne(0)
 
     def count(self, mask: Value) -> Value:
-        """How many of 16 lanes a mask has, i64."""
+        """Return how many of the 16 lanes of a mask are set, i64."""
         return self.cast("arith.extui", self.op("math.ctpop", [self.bitcast(mask, I16)], I16), I64)
 
     def extract(self, value: Value, lane: int) -> Value:
@@ -430,26 +438,26 @@ class Function:
         return result
 
     def lanes(self, count: int = 16, element: str = I32) -> Value:
-        """0, 1, 2, .. in the lanes."""
+        """Return 0, 1, 2, .. in the lanes."""
         return self.values(range(count), element)
 
     def first_lanes(self, count: Value | int, lanes: int = 16) -> Value:
-        """A mask of the first `count` lanes."""
+        """Return a mask of the first `count` lanes."""
         limit = self.cast("arith.trunci", self.integer(count), I32)
         return self.broadcast(limit, lanes) > self.lanes(lanes)
 
     # -- memory
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
-        """The same pointer. Checked code (`checks.py`) learns here how many bytes it may touch from there on; where
+        """Return the same pointer. Checked code (`checks.py`) learns here how many bytes it may access from it; if
         `nbytes` is a function, it is called when the code is written out."""
         return pointer
 
     def operands(self, place: str, pointers: Sequence[Value]) -> None:
-        """Tells checked code what it computes, for messages, and all pointers with limits that it may touch."""
+        """Tell checked code what it computes, for messages, and all limited pointers that it may access."""
 
     def offset(self, pointer: Value, count: Value | int) -> Value:
-        """The pointer `count` bytes further."""
+        """Return the pointer `count` bytes further."""
         if isinstance(count, int) and count == 0:
             return pointer
         result = self.fresh(PTR)
@@ -458,7 +466,7 @@ class Function:
         return result
 
     def load(self, pointer: Value, type: str) -> Value:
-        """Loads from memory; the pointer is aligned to an element."""
+        """Load from memory; the pointer is aligned to an element."""
         return self.op(
             "llvm.load", [pointer], type, signature=f"!llvm.ptr -> {type}"
         ) if element_of(type) == type else self._load_vector(pointer, type)
@@ -469,12 +477,17 @@ class Function:
         return value
 
     def store(self, value: Value, pointer: Value) -> None:
-        """Stores to memory; the pointer is aligned to an element."""
+        """Store to memory; the pointer is aligned to an element."""
         align = f" {{alignment = {_align(value.type)} : i64}}" if lanes_of(value.type) else ""
         self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
 
+    def fill(self, pointer: Value, nbytes: Value | int, value: float = 0.0) -> None:
+        """Stores an f32 to whole lines of 64 bytes, the first `nbytes` and up to the end of a line."""
+        with self.loop(0, nbytes, 64) as line:
+            self.store(self.splat(value), pointer + line.index)
+
     def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
-        """Loads the lanes of the mask, and zeros in the others, whose memory is not touched."""
+        """Load the lanes of the mask; the others are zero, and their memory is not accessed."""
         value, zero = self.fresh(type), self.constant(0, type)
         self.emit(
             f"{value.name} = llvm.intr.masked.load {pointer.name}, {mask.name}, {zero.name} "
@@ -483,14 +496,14 @@ class Function:
         return value
 
     def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
-        """Stores the lanes of the mask."""
+        """Store the lanes of the mask."""
         self.emit(
             f"llvm.intr.masked.store {value.name}, {pointer.name}, {mask.name} "
             f"{{alignment = {_align(value.type)} : i32}} : {value.type}, {mask.type} into !llvm.ptr"
         )
 
     def prefetch(self, pointer: Value, locality: int = 3) -> None:
-        """Prefetches the cache line at the pointer for reading; `locality` is LLVM's: 0 is none, 3 all caches."""
+        """Prefetch the cache line at the pointer for reading; `locality` is LLVM's: 0 is none, 3 all caches."""
         self.emit(
             f'"llvm.intr.prefetch"({pointer.name}) <{{rw = 0 : i32, hint = {locality} : i32, cache = 1 : i32}}> '
             ": (!llvm.ptr) -> ()"
@@ -498,7 +511,7 @@ class Function:
 
     # -- calls
 
-    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+    def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
         """A call of a function of the module."""
         operands = [
             a if isinstance(a, Value) else self.constant(a, type)
@@ -514,7 +527,7 @@ class Function:
         return results
 
     def intrinsic(self, name: str, operands: Sequence[Value], result: str) -> Value:
-        """An LLVM intrinsic by its full name."""
+        """Call an LLVM intrinsic by its full name."""
         value = self.fresh(result)
         self.emit(
             f'{value.name} = llvm.call_intrinsic "{name}"({", ".join(o.name for o in operands)}) : '
@@ -525,7 +538,7 @@ class Function:
     # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is rows of up to 64 bytes, dense or a stride apart.
 
     def configure_tiles(self, shapes: Sequence[tuple[int, int]], where: Value) -> None:
-        """Sets the number of rows and the bytes of a row of the first tile registers, until `release_tiles`. Writes 64
+        """Set the number of rows and the bytes of a row of the first tile registers, until `release_tiles`. Writes 64
         bytes of memory."""
         rows = [count for count, _ in shapes]
         widths = [byte for _, width in shapes for byte in (width, 0)]
@@ -542,27 +555,27 @@ class Function:
     def load_tile(
         self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW, stride: Value | int | None = None
     ) -> None:
-        """Fills a register that is configured for `rows` rows of `width` bytes, which lie `stride` bytes apart (None:
+        """Load a register that is configured for `rows` rows of `width` bytes, which are `stride` bytes apart (None:
         dense)."""
         step = self.integer(width if stride is None else stride)
         self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, step])
 
     def store_tile(self, tile: int, pointer: Value, rows: int, stride: Value | int | None = None) -> None:
-        """Writes a register that is configured for `rows` rows of 64 bytes."""
+        """Store a register that is configured for `rows` rows of 64 bytes."""
         step = self.integer(TILE_ROW if stride is None else stride)
         self._effect("llvm.x86.tilestored64", [self.constant(tile, I8), pointer, step])
 
     def dot_tiles(self, sums: int, left: int, right: int) -> None:
-        """sums[m][n] += left[m] . right[n]: f32 [m][16] by bf16 [m][16][2] and bf16 [16][n][2] (AMX_BF16)."""
+        """Add sums[m][n] += left[m] . right[n]: f32 [m][16] by bf16 [m][16][2] and bf16 [16][n][2] (AMX_BF16)."""
         self._effect("llvm.x86.tdpbf16ps", [self.constant(tile, I8) for tile in (sums, left, right)])
 
     def dot_bytes(self, sums: int, left: int, right: int) -> None:
-        """sums[m][n] += left[m] . right[n]: i32 [m][16] by i8 [m][k][4] and u8 [k][n][4] (AMX_INT8)."""
+        """Add sums[m][n] += left[m] . right[n]: i32 [m][16] by i8 [m][k][4] and u8 [k][n][4] (AMX_INT8)."""
         self._effect("llvm.x86.tdpbsud", [self.constant(tile, I8) for tile in (sums, left, right)])
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """A block in which numbers below the smallest normal one are 0, as operands and as results (MXCSR)."""
+        """Open a block in which subnormal operands and results are 0 (MXCSR)."""
         own, changed = self.stack(4), self.stack(4)
         self._effect("llvm.x86.sse.stmxcsr", [own])
         self.store(self.load(own, I32) | FLUSH_TO_ZERO, changed)
@@ -571,14 +584,14 @@ class Function:
         self._effect("llvm.x86.sse.ldmxcsr", [own])
 
     def stack(self, nbytes: int) -> Value:
-        """Memory of this call, aligned to a line, undefined at first. To be asked for outside of loops."""
+        """Allocate memory of this call, aligned to a line and initially undefined. To be called outside of loops."""
         self.inlined = False
         pointer, count = self.fresh(PTR), self.constant(nbytes)
         self.emit(f"{pointer.name} = llvm.alloca {count.name} x i8 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
         return self.limit(pointer, nbytes)
 
     def _effect(self, name: str, operands: Sequence[Value]) -> None:
-        """An LLVM intrinsic without a result."""
+        """Call an LLVM intrinsic without a result."""
         types = ", ".join(o.type for o in operands)
         self.emit(f'llvm.call_intrinsic "{name}"({", ".join(o.name for o in operands)}) : ({types}) -> ()')
 
@@ -588,7 +601,7 @@ class Function:
     def loop(
         self, lower: Value | int, upper: Value | int, step: Value | int = 1, state: Sequence[Value] = ()
     ) -> Iterator[Loop]:
-        """``for index in range(lower, upper, step)``, with values that each iteration hands to the next."""
+        """Open ``for index in range(lower, upper, step)``, with values that each iteration passes to the next."""
         low, high, by = self.integer(lower), self.integer(upper), self.integer(step)
         loop = Loop(self.fresh(I64), [self.fresh(v.type) for v in state], [self.fresh(v.type) for v in state])
         left, carried = "", ""
@@ -609,7 +622,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """A block that is entered where the condition holds."""
+        """Open a block that runs if the condition is true."""
         self.emit(f"scf.if {condition.name} {{")
         self._indent += 1
         yield
@@ -617,7 +630,7 @@ class Function:
         self.emit("}")
 
     def returns(self, *values: Value) -> None:
-        """Ends the function."""
+        """End the function."""
         if [v.type for v in values] != self.results:
             raise ValueError(f"function {self.name!r} returns {self.results}")
         types = f" : {', '.join(v.type for v in values)}" if values else ""
@@ -634,12 +647,51 @@ class Function:
         return "\n".join([*lines, *self._constant_lines, *self._lines, "  }"])
 
     def _attributes(self) -> str:
-        """The function's attributes. Exported functions are not inlined either: the engine would copy them into the
-        wrappers that it generates."""
+        """Return the function's attributes. Exported functions are not inlined either, because the engine would copy
+        them into the wrappers that it generates."""
         attributes = [] if self.exported else ["llvm.linkage = #llvm.linkage<internal>"]
         if not self.inlined or len(self._lines) > INLINED_LINES:
             attributes.append("llvm.no_inline")
         return f" attributes {{{', '.join(attributes)}}}" if attributes else ""
+
+
+Settings = ParamSpec("Settings")
+Body = Callable[Concatenate[Function, Settings], None]
+Kernel = Callable[Concatenate[Function, Settings], Callable[..., list[Value]]]
+
+
+def kernel(**params: str) -> Callable[[Body[Settings]], Kernel[Settings]]:
+    """Make a function that emits the body of a kernel into one that returns the kernel, ready to be called::
+
+        @kernel(source=PTR, count=I64)
+        def sums(f: Function, width: int) -> None: ...  # reads f["source"] and f["count"]
+
+        sums(caller, 3)(source, count)
+
+    The module of `caller` gets the kernel once for each combination of settings. A setting is a number, a word, or
+    something with a `tag` or `name`; nothing else may decide what is emitted.
+    """
+
+    def decorate(body: Body[Settings]) -> Kernel[Settings]:
+        module_name = body.__module__.rpartition(".")[2]
+
+        def of(caller: Function, /, *args: Settings.args, **named: Settings.kwargs) -> Callable[..., list[Value]]:
+            name = "_".join([f"{module_name}.{body.__name__}", *map(_tag, (*args, *named.values()))])
+            if not caller.module.has(name):
+                f = caller.module.function(name, list(params.items()))
+                body(f, *args, **named)
+                f.returns()
+            return partial(caller.call, caller.module.get(name))
+
+        return of
+
+    return decorate
+
+
+def _tag(setting: Any) -> str:
+    if isinstance(setting, float):
+        return setting.hex()
+    return str(getattr(setting, "tag", getattr(setting, "name", setting)))
 
 
 def _table(name: str, functions: Sequence[Function]) -> str:
@@ -658,7 +710,7 @@ def _align(type: str) -> int:
 
 
 def _float_literal(value: float, element: str) -> str:
-    """A literal that reads back as exactly this value in the element type."""
+    """Return a literal that reads back as exactly this value in the element type."""
     if element == F64:
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     if math.isinf(value) or math.isnan(value):

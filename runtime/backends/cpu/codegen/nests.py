@@ -2,8 +2,8 @@
 
 A `Nest` is a Vector, Reduction or Product step after its access maps, windows and strides have been multiplied out:
 each access is a region (a parameter or a local), a constant and one coefficient per dimension, in elements. Dimensions
-of extent 1 are gone, and neighbours that always move together can be made one, so that what looks different in a
-schedule ([1, 512, 4, 64] here, [512, 256] there) looks the same here.
+of extent 1 are removed, and neighbours that always move together can be merged, so that equal computations on different
+shapes of a schedule ([1, 512, 4, 64] here, [512, 256] there) have equal nests.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class NativeWindowErrors(ErrorKind):
 
 class NativeStrideErrors(NoNativeCode):
     WINDOW_NOT_DENSE = (
-        "body {body!r}: its window {window!r} views {tensor!r}, whose strides in a launch are not dense and row-major"
+        "body {body!r}: window {window!r} shows {tensor!r}, whose strides in a launch are not dense and row-major"
     )
 
 
 @dataclass(frozen=True)
 class LinearAccess:
-    """Where a point of the iteration space lies in a region: ``constant + sum(coefficient * index)`` elements."""
+    """The position of a point of the iteration space in a region: ``constant + sum(coefficient * index)`` elements."""
 
     region: str
     constant: int
@@ -54,7 +54,7 @@ class LinearAccess:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a `load` of a vector program reads from: a region with its shape and strides in elements."""
+    """The region that a `load` of a vector program reads, with its shape and strides in elements."""
 
     region: str
     constant: int
@@ -64,11 +64,11 @@ class Gathered:
 
 @dataclass(frozen=True)
 class IndirectAxis:
-    """The axis of a product's second operand along which its third input has the place.
+    """The axis of a product's second operand that is indexed by its third input.
 
     Attributes:
-        stride: elements from one place to the next.
-        size: places.
+        stride: elements from one index to the next.
+        size: number of indices.
     """
 
     stride: int
@@ -81,15 +81,15 @@ class Nest:
 
     Attributes:
         dims: extents of the iteration space.
-        original: per dimension of the step as written, the (dimension, divisor, extent) that gives its index here:
+        original: for each dimension of the original step, the (dimension, divisor, extent) that give its index here:
             ``index = (here // divisor) % extent``; extent 1 is index 0.
-        reduce: the dimensions that are combined.
-        inputs, output: accesses. Those of a product are its operands, then the index of the indirect axis, if any.
-        body, result: the scalar program, in terms of ``in0``, ``in1``, ..; a product has ``in0 * in1``.
-        loads: what the program's loads read, by the name that they use.
+        reduce: dimensions that are combined.
+        inputs, output: accesses. The inputs of a product are its operands, then the index of the indirect axis, if any.
+        body, result: scalar program on ``in0``, ``in1``, ..; ``in0 * in1`` for a product.
+        loads: regions that the program's loads read, by the names that they use.
         combine: "" (vector), addf, mulf, maximumf or minimumf.
         product: whether it is a product, accumulated by fused multiply-add.
-        indirect: of a product whose second operand has an indirect axis.
+        indirect: indirect axis of a product's second operand, if it has one.
     """
 
     dims: tuple[int, ...]
@@ -113,12 +113,12 @@ class Nest:
 class Regions:
     """The memory of a body: strides of its parameters (as its stage passes them) and locals, with windows resolved.
 
-    Where a load stage is left out, the body sees memory with the strides that a launch shows. A window of a parameter
-    that is then not dense cannot be resolved and is refused.
+    If a load stage is left out, the body sees memory with the strides of a launch. A window of a parameter that is not
+    dense then cannot be resolved and is refused.
 
     Args:
-        body: the body.
-        strides: of each parameter, in elements, by name.
+        body: body of the regions.
+        strides: strides of each parameter, in elements, by name.
     """
 
     def __init__(self, body: Body, strides: Mapping[str, Strides]) -> None:
@@ -130,7 +130,7 @@ class Regions:
         self._windows = {w.name: w.view for w in body.windows}
 
     def names_in(self, step: Op | Collective) -> list[str]:
-        """The parameters, locals and windows that a step which is not affine names."""
+        """Return the parameters, locals and windows that a non-affine step names."""
         if isinstance(step, AllReduce):
             return [step.part, step.total]
         if isinstance(step, ReduceScatter):
@@ -142,11 +142,11 @@ class Regions:
         return list(dict.fromkeys(spec_of_step(step).regions(step).values()))
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        """One more local."""
+        """Add a local."""
         self.shapes[name], self.strides[name], self.dtypes[name] = shape, dense_strides(shape), dtype
 
     def resolve(self, name: str) -> Gathered:
-        """A parameter, local or window as a strided piece of its region."""
+        """Resolve a parameter, local or window to a strided piece of its region."""
         view = self._windows.get(name)
         if view is None:
             return Gathered(name, 0, self.shapes[name], self.strides[name])
@@ -161,12 +161,13 @@ class Regions:
 
 
 def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
-    """Whether these are the row-major strides, dimensions of extent 1 aside."""
+    """Return whether these are row-major strides, ignoring dimensions of extent 1."""
     return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense_strides(shape), strict=True))
 
 
 def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
-    """Multiplies a step out and leaves out dimensions of extent 1."""
+    """Multiply a step out and remove dimensions of extent 1."""
+    # () for a tensor without axes
     dims = step.dims or (1,)  # of a tensor without axes
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init, indirect = "", 0.0, None
@@ -203,7 +204,7 @@ def _linear(access: Access, regions: Regions, dims: tuple[int, ...]) -> LinearAc
 
 
 def _squeeze(nest: Nest) -> Nest:
-    """The nest without its dimensions of extent 1."""
+    """Remove the dimensions of extent 1."""
     kept = [d for d, extent in enumerate(nest.dims) if extent != 1] or [0]
     return _pick(nest, kept)
 
@@ -226,7 +227,7 @@ def _pick(nest: Nest, kept: list[int]) -> Nest:
 
 
 def is_tangled(nest: Nest) -> bool:
-    """Whether a step reads other elements of the region that it writes."""
+    """Return whether a step reads other elements of the region that it writes."""
     read = [a for a in nest.inputs if a.region == nest.output.region]
     whole = bool(nest.combine) and bool(read)
     gathered = any(g.region == nest.output.region for g in nest.loads.values())
@@ -234,7 +235,7 @@ def is_tangled(nest: Nest) -> bool:
 
 
 def untangle(nest: Nest, temporary: str) -> tuple[Nest, Nest]:
-    """A step as two: one that writes a dense temporary, and one that copies that to where it belongs."""
+    """Split a step into two: the first writes a dense temporary, the second copies it to the output."""
     kept = [d for d in range(len(nest.dims)) if d not in nest.reduce]
     shape = tuple(nest.dims[d] for d in kept)
     steps = dict(zip(kept, dense_strides(shape), strict=True))
@@ -254,14 +255,14 @@ def untangle(nest: Nest, temporary: str) -> tuple[Nest, Nest]:
 
 
 def merged(nest: Nest) -> Nest:
-    """The nest with neighbouring dimensions merged into one where every access walks them as one."""
+    """Merge neighbouring dimensions that every access visits as one."""
     return merged_around(nest, -1)[0]
 
 
 def merged_around(nest: Nest, dim: int) -> tuple[Nest, int, int]:
-    """The nest with neighbours merged that every access walks as one, but none that would hide the steps of `dim`.
+    """Merge neighbouring dimensions that every access visits as one, unless that would hide the steps of `dim`.
 
-    Returns it, the place of `dim` in it, and how many of its indices stand for one of `dim`.
+    Returns the nest, the new number of `dim`, and how many of its indices form one index of `dim`.
     """
     factor, d = 1, 0
     while d + 1 < len(nest.dims):

@@ -1,8 +1,8 @@
-"""Which parts of a body are independent: the units that threads share out, and the phases between barriers.
+"""Independent parts of a body: the units that are divided among threads, and the phases between barriers.
 
 The elements of a region fall into units: element o belongs to unit ``(o % span) // stride``. Steps can run one after
-another without a barrier, unit by unit, where each of them writes unit u of what it writes from unit u of what the
-steps before it wrote.
+another without a barrier, unit by unit, if each of them computes unit u of its output only from unit u of the outputs
+of earlier steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Member:
-    """A step of a group: unit u is the indices [u * granule, (u + 1) * granule) of `dim`, cut to its extent."""
+    """A step of a group: unit u is the indices [u * granule, (u + 1) * granule) of `dim`, limited to its extent."""
 
     nest: Nest
     dim: int
@@ -41,9 +41,9 @@ class StepGroup:
     """Steps that run unit by unit without a barrier.
 
     Attributes:
-        units: how many there are.
-        members: the steps, by number.
-        splits: units of each region that the group writes; empty where there is one unit.
+        units: number of units.
+        members: steps, by number.
+        splits: units of each region that the group writes; empty for a single unit.
     """
 
     units: int
@@ -52,11 +52,12 @@ class StepGroup:
 
 
 Step = tuple[int, tuple[Nest, Nest]]
-"""A step's number and its nest, as it is and merged."""
+"""A step's number, with its nest before and after merging."""
 
 
 def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[StepGroup]:
-    """Consecutive steps (number, nest) as few groups: each takes in steps as long as all of them have units in common.
+    """Group consecutive steps (number, nest) into few groups: each group grows as long as all its steps have units in
+    common.
 
     The nests of the members are merged as far as their units allow.
     """
@@ -84,7 +85,7 @@ def _simplified(member: Member) -> Member:
 
 
 def _best(steps: list[Step]) -> StepGroup:
-    """The group of the steps with the most units that all of them have in common; one unit where there are none."""
+    """Return the group of the steps with the most units that all of them have in common; one unit if there are none."""
     best: StepGroup | None = None
     for forms in (steps[-1][1], *(forms for _, forms in steps if forms[0].product)):
         for nest in forms:
@@ -98,7 +99,7 @@ def _best(steps: list[Step]) -> StepGroup:
 
 
 def _granule(nest: Nest, dim: int) -> int:
-    """Units of consecutive elements are whole vectors."""
+    """Return the indices per unit; if elements are consecutive, units are whole vectors."""
     return LANES if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= LANES else 1
 
 
@@ -119,8 +120,9 @@ def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> StepGroup | N
 
 
 def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:
-    """The step as a member of a group, if it has the group's units; adds the splits of what it reads to `splits`."""
+    """Return the step as a member of a group if it has the group's units; adds the splits of its inputs to `splits`."""
     split = splits.get(nest.output.region)
+    # no later step reads the output of this one, so any division into the same number of units works
     if split is None:  # no later step reads what this one writes, so any division into as many units will do
         split = _independent(nest, units)
     member = None if split is None else _member(nest, split)
@@ -149,8 +151,8 @@ def _independent(nest: Nest, units: int) -> Split | None:
 
 
 def _gathers(nest: Nest) -> list[LinearAccess]:
-    """The loads of a nest, and its operand with an indirect axis, as accesses that stay in no unit, because they may
-    read any element."""
+    """Return the loads of a nest, and its operand with an indirect axis, as accesses that stay in no unit, because they
+    may read any element."""
     regions = [g.region for g in nest.loads.values()]
     if nest.indirect is not None:
         regions.append(nest.inputs[1].region)
@@ -158,7 +160,7 @@ def _gathers(nest: Nest) -> list[LinearAccess]:
 
 
 def _member(nest: Nest, split: Split) -> Member | None:
-    """The step by the dimension that runs through the units of what it writes."""
+    """Return the step, split along the dimension that runs over the units of its output."""
     for dim, (coefficient, extent) in enumerate(zip(nest.output.coefficients, nest.dims, strict=True)):
         if dim in nest.reduce or coefficient <= 0 or coefficient * extent != split.span or split.stride % coefficient:
             continue
@@ -169,7 +171,7 @@ def _member(nest: Nest, split: Split) -> Member | None:
 
 
 def _split_read(access: LinearAccess, member: Member) -> Split | None:
-    """The units of a region such that unit u of the step touches unit u only; None where there are none."""
+    """Return units of a region such that unit u of the step accesses only unit u; None if there are none."""
     coefficient = access.coefficients[member.dim]
     if coefficient <= 0 or not _stays(access, member.nest, member.dim):
         return None
@@ -177,7 +179,7 @@ def _split_read(access: LinearAccess, member: Member) -> Split | None:
 
 
 def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
-    """Whether the other dimensions never carry an access out of the index of `dim` that it belongs to."""
+    """Return whether the other dimensions never move an access to another index of `dim`."""
     stride, span = access.coefficients[dim], access.coefficients[dim] * nest.dims[dim]
     inner = access.constant % span
     for d, (coefficient, extent) in enumerate(zip(access.coefficients, nest.dims, strict=True)):
@@ -190,7 +192,7 @@ def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
 
 
 def _whole_panels(nest: Nest, dim: int, granule: int) -> bool:
-    """Whether a unit of a product is a whole number of panels of rows of its second operand."""
+    """Return whether a unit of a product is a whole number of panels of its second operand's rows."""
     b = nest.inputs[1].coefficients
     columns = [d for d in range(len(nest.dims)) if d not in nest.reduce and b[d]]
     if dim not in columns:

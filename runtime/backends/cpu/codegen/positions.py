@@ -1,7 +1,7 @@
-"""Which dimension of a body's steps runs through the positions of a chunk, so that padding is left out.
+"""The dimension of a body's steps that runs over the positions of a chunk, so that padding can be skipped.
 
-A prompt's last chunk has fewer positions than the chunk is long. Products with packed weights have a row per position;
-what is computed from their results, element by element, has such a dimension too, and is found here.
+The last chunk of a prompt has fewer positions than the chunk's length. Products with packed weights have a row per
+position; steps that process their results element by element have a dimension over positions too, which is found here.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from sscc.runtime.backends.cpu.codegen.nests import LinearAccess, Nest
 
 
 class Positions:
-    """Learns from nests in the order in which they run.
+    """Finds positions in nests, given in the order in which they run.
 
     Args:
-        count: C, positions of a chunk.
+        count: C, number of positions of a chunk.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
+        # elements from one position to the next, for regions that have positions
         self._strides: dict[str, int] = {}  # elements from a position to the next, of regions that have positions
 
     def product(self, nest: Nest, rows: tuple[int, ...]) -> int:
-        """How many of a product's rows, its dimensions `rows`, belong to each position: 0 where rows are not positions,
-        more than 1 where dimensions inside one of the step as it was written, that of the positions, are merged."""
+        """Return how many of a product's rows (its dimensions `rows`) belong to each position: 0 if rows are not
+        positions, more than 1 if dimensions inside of that of positions are merged with it."""
         if len(rows) != 1:
             return 0
         (dim,), extent = rows, nest.dims[rows[0]]
@@ -33,7 +34,7 @@ class Positions:
         return apart
 
     def dimension(self, nest: Nest) -> int | None:
-        """The dimension of another nest that runs through positions; None where there is none."""
+        """Return the dimension of a non-product nest that runs over positions; None if there is none."""
         for access in nest.inputs:
             stride = self._strides.get(access.region)
             for d, (extent, step) in enumerate(zip(nest.dims, access.coefficients, strict=True)):
@@ -43,13 +44,14 @@ class Positions:
         return None
 
     def _mark(self, output: LinearAccess, dim: int, indices: int = 1) -> None:
-        """Notes a region whose positions are so many `indices` of a dimension apart."""
+        """Record a region whose positions are `indices` of a dimension apart."""
         stride = output.coefficients[dim] * indices
         if self._strides.setdefault(output.region, stride) != stride:
+            # two steps write it in different layouts, so it has no known one
             self._strides[output.region] = 0  # two steps write it in different layouts, so none is known
 
     def _separate(self, nest: Nest, access: LinearAccess, dim: int) -> bool:
-        """Whether index i of a dimension stays within position i, whatever the other indices are."""
+        """Return whether index i of a dimension stays within position i, for all other indices."""
         stride = access.coefficients[dim]
         whole = stride * self.count
         inside = access.constant % whole

@@ -1,7 +1,7 @@
 """Scalar programs of vector steps, evaluated for a vector of points, or for one value that all of them share.
 
-Floating values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each
-operation, as the reference does. Integers are i64, conditions i1.
+Float values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each operation,
+as in the reference interpreter. Integers are i64, conditions i1.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ FLOATS = ("f32", "bf16")
 
 
 FLOAT8_FACTOR = 256.0
-"""What `widen_float8` leaves out: the biases of the exponents of f16 and e4m3 differ by 8."""
+"""The factor that `widen_float8` omits: the exponent biases of f16 and e4m3 differ by 8."""
 
 
 class NativeProgramErrors(ErrorKind):
-    OPERATION = InputError, "there is no native code for the vector operation {op!r}"
+    OPERATION = InputError, "the vector operation {op!r} has no native code"
 
 
 def widen_float8(f: Function, codes: Value) -> Value:
-    """The numbers of finite e4m3 as f32, divided by FLOAT8_FACTOR; exact. An e4m3 is an f16 with fewer bits."""
+    """Return the numbers of finite e4m3 as f32, divided by FLOAT8_FACTOR; exact. An e4m3 is an f16 with fewer bits."""
     wide = f.cast("arith.extsi", codes, I16)
+    # the sign was copied to two bits, of which one is cleared
     bits = (wide << 7) & -16385  # the sign is there twice, and once too often
     return f.widen(f.bitcast(bits, with_element(codes.type, F16)))
 
@@ -60,33 +61,33 @@ Arg = Value | Ramp
 
 
 def expand(f: Function, value: Arg, lanes: int = LANES) -> Value:
-    """A value in every lane."""
+    """Return the value in every lane."""
     if isinstance(value, Ramp):
         return f.broadcast(value.base, lanes) + f.values(range(lanes), I64)
     return value if lanes_of(value.type) else f.broadcast(value, lanes)
 
 
 def register_type(dtype: str) -> str:
-    """How a schedule's dtype is held in a register."""
+    """Return the register type of a schedule's dtype."""
     return {"f32": F32, "bf16": F32, "i64": I64, "i32": I64, "i8": I64, "i1": I1}[dtype]
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:
-    """An f32 value as its dtype keeps it."""
+    """Round an f32 value to its dtype."""
     return f.widen(f.narrow(value, BF16)) if dtype == "bf16" else value
 
 
 def spread(f: Function, *values: Arg) -> list[Value]:
-    """Operands of one operation: all scalars, or all vectors."""
+    """Convert the operands of one operation to all scalars or all vectors."""
     if any(isinstance(v, Ramp) or lanes_of(v.type) for v in values):
         return [expand(f, v) for v in values]
     return [v for v in values if isinstance(v, Value)]
 
 
 def apply(f: Function, instr: Instr, args: Sequence[Arg], dtypes: Sequence[str]) -> Arg:
-    """The value of one operation other than `index`, `load` and `const`.
+    """Return the value of one operation other than `index`, `load` and `const`.
 
-    Raises InputError for an operation that is not known.
+    Raises InputError for an unknown operation.
     """
     op = instr.op
     if op in ("index_cast", "index_castui", "extsi", "extui") and isinstance(args[0], Ramp):
@@ -168,7 +169,7 @@ _INTEGER: dict[str, str] = {
 
 
 def _quotient(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
-    """a / b towards zero, and the remainder; a divisor of 0 counts as 1, so that no lane stops the CPU."""
+    """Return a / b rounded towards zero, and the remainder; a divisor of 0 counts as 1, because the CPU would trap."""
     negated = b.eq(-1)
     safe = f.select(negated | b.eq(0), f.like(1, b), b)
     whole = f.select(negated, 0 - a, f.op("arith.divsi", [a, safe], a.type))
@@ -194,7 +195,7 @@ _DIVISIONS: dict[str, Callable[[Function, Value, Value], Value]] = {
 
 
 def _wrapped(f: Function, value: Value, dtype: str) -> Value:
-    """An i64 that holds what a narrower signed integer would, where the dtype is one."""
+    """Wrap an i64 to the range of a narrower signed integer, if the dtype is one."""
     bits = {"i8": 8, "i32": 32}.get(dtype)
     if bits is None:
         return value
@@ -214,7 +215,7 @@ def _to_float(name: str, f: Function, value: Value, source: str, target: str) ->
 
 
 def _from_float(name: str, f: Function, value: Value, source: str, target: str) -> Value:
-    """Saturating: MLIR's own operation is undefined beyond the integers of the type."""
+    """Convert a float to an integer with saturation: MLIR's own operation is undefined outside of the type's range."""
     narrow = {"i8": I8, "i32": I32}.get(target, I64)
     integer = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
     return integer if narrow == I64 else f.cast("arith.extsi", integer, I64)
@@ -229,7 +230,7 @@ def _extend(name: str, f: Function, value: Value, source: str, target: str) -> V
 
 
 def _unsigned(value: Value, dtype: str) -> Value:
-    """A signed integer of a narrow dtype as the unsigned one with its bits."""
+    """Return a signed integer of a narrow dtype as the unsigned integer with the same bits."""
     return value & {"i8": 0xFF, "i32": 0xFFFFFFFF}[dtype] if dtype in ("i8", "i32") else value
 
 

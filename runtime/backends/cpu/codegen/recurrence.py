@@ -1,16 +1,16 @@
-"""Gated linear recurrences (`RecurrentStep`, `RecurrentChunk`): states in f32, a prompt by products over blocks of
-tokens.
+"""Gated linear recurrences (`RecurrentStep`, `RecurrentChunk`): states are f32, and a prompt is processed by products
+over blocks of tokens.
 
-Three ways, by the shape of a state:
+The method depends on the shape of a state:
 
-* [D, Dv] with Dv above 1: a unit has a head. A step goes over the rows of its state twice where the delta rule reads
-  what the state knows, else once; memory sends and takes it once. A chunk is taken in blocks of `BLOCK` tokens
-  (`RecurrentChunk` has the formulas), which read the state 2 D Dv times for 16 tokens, from a cache.
-* [D, 1], as Mamba's: a unit has some heads, whose states lie in the lanes of vectors, token by token.
-* [1, 1], as an RG-LRU's: the lanes of a vector are heads.
+* [D, Dv] with Dv above 1: a unit has one head. A step visits the rows of its state twice if the delta rule reads the
+  state, otherwise once; either way the state is loaded from memory and stored only once. A chunk is processed in blocks
+  of `BLOCK` tokens (`RecurrentChunk` has the formulas), which read the state 2 D Dv times for 16 tokens, from a cache.
+* [D, 1], as in Mamba: a unit has several heads, whose states are in the lanes of vectors, token by token.
+* [1, 1], as in an RG-LRU: the lanes of a vector are heads.
 
-Decays of tokens are multiplied, and never divided by: what a state has forgotten is 0 and not 0 / 0. On the way there
-its numbers fall below the smallest normal one, with which a CPU computes ten times slower, so they are flushed to 0.
+Decays of tokens are multiplied and never used as divisors, so a forgotten state is 0 and not 0 / 0. Before that its
+numbers become subnormal, which makes a CPU ten times slower, so they are flushed to 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
     ScratchPieces,
     address,
     copy_row,
-    transpose_kernel,
+    transpose,
     zero_row,
 )
 
@@ -38,7 +38,7 @@ BLOCK = 16
 """Tokens of a block: the lanes of a vector, so that the products of its keys are vectors."""
 LINE = LANES * 4
 CHANNELS = 32
-"""Heads of a unit where a head's state is one column."""
+"""Heads of a unit if a head's state is one column."""
 ROWS, COLUMNS = 8, 2
 """Rows, and vectors of columns, whose sums are in registers at a time."""
 TOKEN_COLUMNS = 4
@@ -50,13 +50,13 @@ Vector = vector(F32, LANES)
 
 @executes(RecurrentStep)
 def lower_recurrent_step(step: RecurrentStep, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase. Slots that are not active keep their states and have zeros in `out`."""
+    """Return one phase. Inactive slots keep their states and have zeros in `out`."""
     return _lowered(step, operands)
 
 
 @executes(RecurrentChunk)
 def lower_recurrent_chunk(step: RecurrentChunk, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase. Rows of `out` that are padding keep their bytes."""
+    """Return one phase. Padding rows of `out` keep their bytes."""
     return _lowered(step, operands)
 
 
@@ -92,12 +92,12 @@ class _Recurrence:
 
     @property
     def depth(self) -> int:
-        """D."""
+        """Return D."""
         return self.meta("state")[0][2]
 
     @property
     def width(self) -> int:
-        """Dv."""
+        """Return Dv."""
         return self.meta("state")[0][3]
 
     @property
@@ -138,7 +138,7 @@ class _Operands:
 
     @property
     def live(self) -> Value:
-        """Tokens of the chunk that are not padding; may be negative."""
+        """Return the number of tokens of the chunk that are not padding; may be negative."""
         return self.context.f.min(self.number("length") - self.number("start"), self.recurrence.chunk)
 
     def at(self, field: str, *indices: Value | int) -> Value:
@@ -159,7 +159,7 @@ class _Operands:
         _copy(f, source, 1, address(f, operand, *indices), operand.strides[-1], operand.shape[-1])
 
     def decays(self, target: Value, padded: int, head: Value, *token: Value) -> None:
-        """Write the factors by which a token's decays multiply the rows of a state, `padded` of them."""
+        """Write the factors, `padded` of them, by which a token's decays multiply the rows of a state."""
         f, recurrence = self.context.f, self.recurrence
         wide = recurrence.meta("decay")[0][3] > 1
         if wide:
@@ -172,6 +172,7 @@ class _Operands:
                 exponent = exponent * self.rates(head, first)
             factor, count = exp_of(f, exponent), recurrence.depth - first
             if count < LANES:
+                # a rate of 0 times -inf would be NaN
                 factor = f.select(f.first_lanes(count), factor, 0.0)  # a rate of 0 times -inf is no number
             f.store(factor, target + first * 4)
 
@@ -214,7 +215,7 @@ def _padded(count: int) -> int:
 
 
 class _Matrices:
-    """States [D, Dv]; a unit has a head."""
+    """States [D, Dv]; a unit has one head."""
 
     def __init__(self, recurrence: _Recurrence) -> None:
         self.r = recurrence
@@ -322,7 +323,7 @@ class _Matrices:
     def _gather(
         self, context: Context, x: _Operands, at: dict[str, Value], head: Value, first: Value, live: Value
     ) -> None:
-        """Copy the operands of a block's tokens; those of padding are such that nothing changes."""
+        """Copy the operands of a block's tokens; those of padding are chosen so that they change nothing."""
         f, zero = context.f, context.f.constant(0)
         for name, size in (("key", self.depth), ("query", self.depth), ("value", self.width)):
             zero_row(f, at[name], "f32", BLOCK * size)
@@ -353,7 +354,7 @@ class _Matrices:
         return f.broadcast(f.load(at["decay"] + token * 4, F32), LANES)
 
     def _weigh(self, f: Function, at: dict[str, Value]) -> None:
-        """Weigh keys and queries by the decays up to their tokens, and keys by those behind them."""
+        """Weight keys and queries by the decays up to their tokens, and keys by the decays after them."""
         with f.loop(0, self.depth * 4, LINE) as place:
             passed = f.splat(1.0)
             for token in range(BLOCK):
@@ -372,10 +373,10 @@ class _Matrices:
     def _pairs(self, f: Function, at: dict[str, Value]) -> None:
         """Compute the products of keys ("pairs") and of queries ("weights") with keys, weighed by the decays between, a
         vector of the earlier tokens for each token."""
-        turn = transpose_kernel(f.module)
+        turn = transpose(f)
         with f.loop(0, self.depth // LANES) as part:
             source = at["key"] + part.index * LINE
-            f.call(turn, source, self.depth * 4, at["turned"] + part.index * (LANES * LINE), LINE)
+            turn(source, self.depth * 4, at["turned"] + part.index * (LANES * LINE), LINE)
         if self.r.by_channel:
             with f.loop(0, self.depth * LINE, LINE) as place:
                 f.store(f.splat(0.0), at["walked"] + place.index)
@@ -400,7 +401,7 @@ class _Matrices:
                 f.store(f.select(lanes > token, 0.0, weighed), at[name] + token * LINE)
 
     def _read(self, f: Function, at: dict[str, Value]) -> None:
-        """Multiply the weighed queries, and keys behind them, with the state: "read"."""
+        """Multiply the weighted queries, followed by keys, with the state: "read"."""
         self._by_columns(f, COLUMNS, lambda place, vectors: self._read_columns(f, at, place, vectors))
 
     def _read_columns(self, f: Function, at: dict[str, Value], place: Value, vectors: int) -> None:
@@ -421,7 +422,8 @@ class _Matrices:
                     f.store(item.results[row * vectors + column], target + column * LINE)
 
     def _solve(self, f: Function, at: dict[str, Value]) -> None:
-        """Turn values into updates: each token's less what the state and the updates of earlier ones know."""
+        """Turn values into updates: subtract from each token's value what the state and earlier updates predict for its
+        key."""
         known = at["read"] + BLOCK * self.width * 4
 
         def solve(place: Value, vectors: int) -> None:
@@ -438,7 +440,7 @@ class _Matrices:
         self._by_columns(f, TOKEN_COLUMNS, solve)
 
     def _sum(self, f: Function, at: dict[str, Value]) -> None:
-        """Add to what queries read of the state what they read of the updates."""
+        """Add the parts of queries that come from the updates to those that come from the state."""
 
         def add(place: Value, vectors: int) -> None:
             columns = [place + number * LINE for number in range(vectors)]
@@ -465,7 +467,8 @@ class _Matrices:
         return earlier.results
 
     def _by_columns(self, f: Function, most: int, emit: Callable[[Value, int], None]) -> None:
-        """Emit code for `most` vectors of columns at a time, then for those that are left: from a byte of a row on."""
+        """Emit code for `most` vectors of columns at a time, then for the rest; `emit` takes the first byte in a row.
+        """
         whole, rest = divmod(self.width // LANES, most)
         if whole:
             with f.loop(0, whole) as block:
@@ -474,7 +477,7 @@ class _Matrices:
             emit(f.constant(whole * most * LINE), rest)
 
     def _update(self, f: Function, at: dict[str, Value]) -> None:
-        """Let the state decay over the block, and add the updates of its tokens."""
+        """Apply the decay of the block to the state, then add the updates of its tokens."""
         self._by_columns(f, COLUMNS, lambda place, vectors: self._update_columns(f, at, place, vectors))
 
     def _update_columns(self, f: Function, at: dict[str, Value], place: Value, vectors: int) -> None:

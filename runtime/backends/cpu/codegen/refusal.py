@@ -1,4 +1,4 @@
-"""Errors about schedules that may be valid and that native code does not execute."""
+"""Errors about schedules that may be valid but cannot be executed by native code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sscc.ir.errors import ErrorKind, InputError
 
 
 class NoNativeCode(ErrorKind):
-    """Base of the kinds for a part of a schedule that only the reference interpreter executes.
+    """Base of the error kinds for a part of a schedule that only the reference interpreter can execute.
 
     The message of a kind begins with the stage or body: "body {body!r}: ..".
     """
@@ -17,7 +17,7 @@ class NoNativeCode(ErrorKind):
 
 
 class NoNativeStage(NoNativeCode):
-    """Base of the kinds for a stage that only the reference interpreter executes."""
+    """Base of the error kinds for a stage that only the reference interpreter can execute."""
 
     def __init__(self, message: str) -> None:
         super().__init__("stage {stage!r} of {pipeline}: " + message)

@@ -1,4 +1,4 @@
-"""Rows of operands in generated code: where they lie, copies that convert, and packing.
+"""Rows of operands in generated code: their addresses, copies with conversion, and packing.
 
 A *word* is an f32 or a pair of bf16, 4 bytes.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Value, kernel, vector
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
@@ -19,14 +20,14 @@ SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 
 class NativeRowErrors(ErrorKind):
-    STRIDE = InputError, "{step} takes operand {operand!r} with stride 1 along its last axis, not {stride}"
+    STRIDE = InputError, "{step} needs stride 1 along the last axis of operand {operand!r}, but it is {stride}"
 
 
 class ScratchPieces:
-    """A scratch buffer in pieces, each 64-byte aligned and with a name.
+    """A scratch buffer in named pieces, each 64-byte aligned.
 
     Attributes:
-        nbytes: of all pieces.
+        nbytes: size of all pieces.
     """
 
     def __init__(self, **sizes: int) -> None:
@@ -37,21 +38,29 @@ class ScratchPieces:
             self.nbytes += align(nbytes)
 
     def at(self, base: Value) -> dict[str, Value]:
-        """Where the pieces are in a buffer at `base`."""
+        """Return the addresses of the pieces in a buffer at `base`."""
         return {name: base + offset for name, offset in self._offsets.items()}
 
 
 def check_strides(kind: str, operands: Mapping[str, Meta], names: Iterable[str]) -> None:
-    """Raises InputError for an operand with another stride than 1 along its last axis. That names, shapes, dtypes and
-    settings of a step fit each other, the validator has proved."""
+    """Raise InputError for an operand whose stride along its last axis is not 1. The validator has already proved that
+    names, shapes, dtypes and settings of the step match."""
     for name in names:
         shape, strides, _ = operands[name]
         if shape[-1] > 1 and strides[-1] != 1:
             raise NativeRowErrors.STRIDE(step=kind, operand=name, stride=strides[-1])
 
 
+def check_rows(step: Op, operands: Mapping[str, Meta], *integers: str) -> None:
+    """Raises InputError where rows of numbers or codes that the step reads or writes are not contiguous, or those of
+    the operands of `integers`."""
+    regions = dict.fromkeys(spec_of_step(step).regions(step).values())
+    rows = [name for name in regions if name and operands[name][2] not in ("i64", "i1")]
+    check_strides(step.kind, operands, [*rows, *integers])
+
+
 def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
-    """The address of an element; axes without an index have index 0."""
+    """Return the address of an element; axes without an index have index 0."""
     size, pointer = SIZES[operand.dtype], operand.pointer
     for index, stride in zip(indices, operand.strides, strict=False):
         step = f.integer(index) * (stride * size) if isinstance(index, Value) else index * stride * size
@@ -59,18 +68,23 @@ def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
     return pointer
 
 
-def row_stride(meta: Meta) -> int:
-    """Bytes from one row of [1, heads, rows, D] to the next."""
-    return meta[1][2] * SIZES[meta[2]]
+def load_element(f: Function, operand: Operand, *indices: Value | int) -> Value:
+    """An i64, or a flag (i1) as an i8."""
+    return f.load(address(f, operand, *indices), I64 if operand.dtype == "i64" else I8)
+
+
+def row_bytes(operand: Operand, axis: int = 2) -> int:
+    """Bytes from one row of [.., heads, rows, numbers] to the next, or from one index of another axis."""
+    return operand.strides[axis] * SIZES[operand.dtype]
 
 
 def in_memory(dtype: str) -> str:
-    """The type that rows are moved as: bf16 as its bits, which every CPU can move."""
+    """Return the type in which rows are moved: bf16 as bits, which every CPU can move."""
     return {"bf16": I16, "i8": I8}.get(dtype, F32)
 
 
 def copy_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, count: int) -> None:
-    """`count` elements, converted (to bf16: rounded to nearest even); types f32 or bf16."""
+    """Copy `count` elements with conversion (to bf16: rounded to nearest even); types are f32 or bf16."""
     sizes = SIZES[source_type], SIZES[target_type]
     loaded, stored = vector(in_memory(source_type), 16), vector(in_memory(target_type), 16)
 
@@ -96,7 +110,7 @@ def copy_row(f: Function, source: Value, source_type: str, target: Value, target
 
 
 def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
-    """`count` zeros, of type f32, bf16 or i8."""
+    """Write `count` zeros of type f32, bf16 or i8."""
     zero, size = f.constant(0, vector(in_memory(dtype), 16)), SIZES[dtype]
     with f.loop(0, count // 16) as step:
         f.store(zero, target + step.index * (16 * size))
@@ -104,12 +118,9 @@ def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
         f.store_masked(zero, target + count // 16 * 16 * size, f.first_lanes(count % 16))
 
 
-def transpose_kernel(module: Module) -> Function:
+@kernel(source=PTR, source_stride=I64, target=PTR, target_stride=I64)
+def transpose(f: Function) -> None:
     """target[i][j] = source[j][i] for 16 x 16 words; strides in bytes."""
-    name = "attention_transpose_16x16"
-    if module.has(name):
-        return module.get(name)
-    f = module.function(name, [("source", PTR), ("source_stride", I64), ("target", PTR), ("target_stride", I64)])
     rows = [f.load(f["source"] + f["source_stride"] * i, vector(F32, 16)) for i in range(16)]
     for width in (8, 4, 2, 1):
         low = [lane if not lane & width else 16 + lane - width for lane in range(16)]
@@ -120,14 +131,12 @@ def transpose_kernel(module: Module) -> Function:
                 rows[i], rows[i + width] = f.shuffle(a, b, low), f.shuffle(a, b, high)
     for i, row in enumerate(rows):
         f.store(row, f["target"] + f["target_stride"] * i)
-    f.returns()
-    return f
 
 
 def pack_rows(
     f: Function, source: Value, source_type: str, stride: int, last: Value, count: Value, target: Value, columns: int
 ) -> None:
-    """Copies rows 0 .. count - 1 as f32 to [count, columns]. Row `last` stands in for the rows behind it, which may not
+    """Copy rows 0 .. count - 1 as f32 to [count, columns]. Row `last` is read in place of later rows, which may not
     exist. `stride` is in bytes."""
     with f.loop(0, count) as row:
         pointer = source + f.min(row.index, last) * stride
@@ -135,7 +144,8 @@ def pack_rows(
 
 
 def pack_pairs(f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, columns: int) -> None:
-    """Rows 2i and 2i + 1 of bf16 interleaved, i < count: [count, columns up to 16s] pairs; `last` as in `pack_rows`."""
+    """Interleave rows 2i and 2i + 1 of bf16, i < count: [count, columns rounded up to 16] pairs; `last` as in
+    `pack_rows`."""
     width = -(-columns // 16) * 16
     order = [lane // 2 + 16 * (lane % 2) for lane in range(32)]
     with f.loop(0, count) as pair:

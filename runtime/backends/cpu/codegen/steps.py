@@ -11,13 +11,13 @@ from sscc.ir.operations import Dequantize, LookUp
 from sscc.ir.opspec import Op, functions_of
 from sscc.runtime.backends.cpu.attention import (
     decode_attention,
-    decode_attention_rows,
     landmarks,
     latent_prefill,
     learned_index,
+    observation_scores,
     prefill_attention,
     query_attention,
-    selection,
+    row_source,
 )
 from sscc.runtime.backends.cpu.codegen import encoded_rows, gather_rows, recurrence, topk
 from sscc.runtime.backends.cpu.codegen.features import Features
@@ -28,17 +28,16 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
 
 MODULES = (
-    *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill,
-      learned_index),
-    *(prefill_attention, query_attention, recurrence, selection, topk),
+    *(decode_attention, encoded_rows, gather_rows, landmarks, latent_prefill, learned_index, observation_scores),
+    *(prefill_attention, query_attention, recurrence, row_source, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
 STORED = (Dequantize, LookUp)
-"""Steps whose code depends on how their operands are packed."""
+"""Steps whose code depends on the packing of their operands."""
 
 
 class NativeStepErrors(ErrorKind):
-    UNKNOWN = InputError, "there is no native code for the step {step}"
+    UNKNOWN = InputError, "the step {step} has no native code"
 
 
 def lower_step(
@@ -47,12 +46,12 @@ def lower_step(
     features: Features,
     packed: Mapping[str, Panels | QuantisedPanels] = MappingProxyType({}),
 ) -> Lowered:
-    """The phases of a step that is no vector program, reduction or product.
+    """Return the phases of a step that is not a vector program, reduction or product.
 
     Args:
-        packed: how operands are packed, by the names that the step uses.
+        packed: packing of operands, by the names that the step uses.
 
-    Raises InputError for a kind that there is no native code for, or operands that it does not take.
+    Raises InputError for a step without native code, or unsupported operands.
     """
     if isinstance(step, STORED):
         return lower_stored(step, operands, features, packed)

@@ -1,26 +1,182 @@
-"""The largest few numbers of each row, as routers choose experts."""
+"""The highest few of many numbers: of each row, as routers choose experts, and of sort keys, as attention chooses rows.
+
+Sort keys are i32 in the order of the scores; NaN ranks above all of them.
+"""
 
 from __future__ import annotations
 
 from sscc.ir.operations import TopK
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.cpu.attention.selection import KEYS, LOWEST_KEY, key_bytes, store_keys
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I16, I32, I64, Function, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import F32, I16, I32, I64, PTR, Function, Value, kernel, vector
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_strides
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, address, check_rows
 
+KEYS = vector(I32, 16)
+LOWEST_KEY = -(1 << 31)
+"""Of no score."""
+GROUPED = 8
+"""Keys that are chosen for each vector of groups: groups are at least twice as many as the chosen keys."""
+BOUND_BITS = 16
+"""Of the bound's bits, those that are looked for: two keys in a hundred more would survive with fewer by one."""
 _BEHIND = (1 << 31) - 1
-"""A place behind every other one."""
+"""An index after every other one."""
+
+
+def key_bytes(rows: int) -> int:
+    """Scratch for the keys of `rows` scores, whole vectors."""
+    return -(-rows // 16) * 64
+
+
+def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
+    """16 scores as i32 in the same order, NaN above all and -0 equal to 0; lanes off the mask get the lowest key."""
+    bits = f.bitcast(scores + 0.0, KEYS)
+    sign = f.op("arith.shrsi", [bits, f.constant(31, KEYS)], KEYS)
+    keys = bits ^ (sign & 0x7FFFFFFF)
+    keys = f.select(f.compare("ne", scores, scores), 0x7FFFFFFF, keys)
+    f.store(f.select(mask, keys, LOWEST_KEY), target)
+
+
+def choice_bytes(rows: int, room: int) -> int:
+    """Private scratch of `choose` from the keys of `rows` scores: groups' highest keys, survivors and their places."""
+    return 2 * key_bytes(rows + 16) + _highest_bytes(rows, room)
+
+
+def _highest_bytes(rows: int, room: int) -> int:
+    """Of the highest keys of groups: as many vectors as `_choose` makes of whole groups, and one that is not."""
+    vectors = key_bytes(rows) // 64
+    return (min(vectors, 2 * max(1, -(-room // GROUPED)) + 1) + 1) * 64
+
+
+def choose(
+    f: Function, keys: Value, first: int, candidates: Value, topk: Value, room: int, target: Value, scratch: Value,
+    rows: int, tops: tuple[Value, Value] | None = None,
+) -> None:  # fmt: skip
+    """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
+
+    `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest; at most of `rows`.
+    `scratch` is `choice_bytes` of private scratch.
+
+    Args:
+        tops: where there are vectors of 16 whose lanes are the highest keys of groups that have none in common, and
+            how many; what has made the keys had them in registers.
+    """
+    count = f.min(f.min(candidates, f.max(topk, 0)), room)
+    survivors, places, highest = (scratch + part * key_bytes(rows + 16) for part in range(3))
+    pointer, number = tops or (keys, f.constant(0))
+    with f.when(count > 0):
+        _choose(f)(keys, first, candidates, count, target, survivors, places, highest, pointer, number)
+    end_list(f, target, count, room)
+
+
+def put_all(f: Function, target: Value, first: int, count: Value, room: int) -> None:
+    """All of `count` positions from `first` on, then -1: [room] i64."""
+    with f.loop(0, count) as row:
+        f.store(row.index + first, target + row.index * 8)
+    end_list(f, target, count, room)
+
+
+def end_list(f: Function, target: Value, count: Value, room: int) -> None:
+    with f.loop(count, room) as rest:
+        f.store(f.constant(-1), target + rest.index * 8)
+
+
+@kernel(
+    keys=PTR, first=I64, candidates=I64, count=I64, target=PTR, survivors=PTR, places=PTR, highest=PTR, tops=PTR,
+    top_vectors=I64,
+)  # fmt: skip
+def _choose(f: Function) -> None:
+    """The `count` highest of some keys, 1 .. candidates.
+
+    The highest keys of groups, of which there are at least as many as keys are chosen, bound the lowest key that is:
+    the count-th highest of them. Few keys are not below the bound, and it costs a pass over all keys to find it, or one
+    over `tops` where these are groups enough, and one to apply it. Among those that survive, the lowest chosen key is
+    found exactly.
+    """
+    enough = f["top_vectors"] * 16 >= f["count"] * 2
+    source = f.select(enough, f["tops"], f["keys"])
+    vectors = f.select(enough, f["top_vectors"], f.ceildiv(f["candidates"], 16))
+    group = f.max(vectors // f.ceildiv(f["count"], GROUPED), 1)
+    with f.loop(0, vectors, group) as loop:
+        with f.loop(loop.index, f.min(loop.index + group, vectors), 1, [f.constant(LOWEST_KEY, KEYS)]) as part:
+            part.carry(f.max(part.state[0], f.load(source + part.index * 64, KEYS)))
+        f.store(part.results[0], f["highest"] + loop.index // group * 64)
+    bound = _lowest_chosen(f, f["highest"], f.ceildiv(vectors, group) * 16, f["count"], BOUND_BITS)
+    survivors = _keep_from(f, bound)
+    threshold = _lowest_chosen(f, f["survivors"], survivors, f["count"], 32)
+    _write_chosen(f, survivors, threshold)
+
+
+def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: int) -> Value:
+    """The count-th highest key, or where `bits` are not all 32, these of its highest bits, the others zero: found bit
+    by bit, counting keys that are not below a guess. An i64."""
+    with f.loop(0, bits, 1, [f.constant(LOWEST_KEY)]) as bit:
+        guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
+        enough = _count_from(f, keys, number, guess) >= count
+        bit.carry(f.select(enough, guess, bit.state[0]))
+    return bit.results[0]
+
+
+def _keep_from(f: Function, bound: Value) -> Value:
+    """Copies the keys from `bound` on and their places, in order, and the lowest key up to a whole vector."""
+    # No candidate has the lowest key, which stands behind the last one.
+    limit = f.broadcast(f.cast("arith.trunci", f.max(bound, LOWEST_KEY + 1), I32), 16)
+    with f.loop(0, f["candidates"], 16, [f.constant(0), f.lanes()]) as group:
+        survivors, places = group.state
+        kept = f.load(f["keys"] + group.index * 4, KEYS) >= limit
+        f.store(f.compress(places, kept), f["places"] + survivors * 4)
+        group.carry(survivors + f.count(kept), places + 16)
+    survivors = group.results[0]
+    # Few are left, so that this costs less than to move keys in every round above.
+    with f.loop(0, survivors) as number:
+        place = f.cast("arith.extui", f.load(f["places"] + number.index * 4, I32), I64)
+        f.store(f.load(f["keys"] + place * 4, I32), f["survivors"] + number.index * 4)
+    f.store(f.constant(LOWEST_KEY, KEYS), f["survivors"] + survivors * 4)
+    return survivors
+
+
+def _write_chosen(f: Function, survivors: Value, threshold: Value) -> None:
+    """Writes the positions of the survivors above the threshold, and of as many of those on it as are still chosen."""
+    limit = f.broadcast(f.cast("arith.trunci", threshold, I32), 16)
+    ties = f["count"] - _count_from(f, f["survivors"], survivors, threshold + 1)
+    first = f.broadcast(f["first"], 16)
+    # Places of chosen survivors take the places of those that were read, then go out as positions.
+    with f.loop(0, survivors, 16, [f.constant(0), ties]) as group:
+        written, left = group.state
+        keys, places = (f.load(f[name] + group.index * 4, KEYS) for name in ("survivors", "places"))
+        on = f.cast("arith.extui", keys.eq(limit), I32)
+        earlier = on  # becomes the number of ties up to a lane
+        for distance in (1, 2, 4, 8):
+            lanes = [16 + lane - distance if lane >= distance else 0 for lane in range(16)]
+            earlier = earlier + f.shuffle(f.constant(0, KEYS), earlier, lanes)
+        taken = (keys > limit) | (keys.eq(limit) & (earlier <= f.broadcast(f.cast("arith.trunci", left, I32), 16)))
+        f.store(f.compress(places, taken), f["places"] + written * 4)
+        ties_here = f.cast("arith.extui", f.extract(earlier, 15), I64)
+        group.carry(written + f.count(taken), f.max(left - ties_here, 0))
+    with f.loop(0, f["count"], 16) as group:
+        position = f.cast("arith.extui", f.load(f["places"] + group.index * 4, KEYS), I64) + first
+        f.store_masked(position, f["target"] + group.index * 8, f.first_lanes(f["count"] - group.index))
+
+
+def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> Value:
+    """The number of keys that are not below `lowest`, an i64 above the lowest i32."""
+    # One above the highest i32 stands for none; compared as "above lowest - 1", which fits.
+    limit = f.broadcast(f.cast("arith.trunci", lowest - 1, I32), 16)
+    with f.loop(0, candidates, 16, [f.constant(0)]) as place:
+        place.carry(place.state[0] + f.count(f.load(keys + place.index * 4, KEYS) > limit))
+    return place.results[0]
+
+
+# ---------------------------------------------------------------------------------------------------- rows of routers
 
 
 @executes(TopK)
 def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of rows. See `TopK`. Raises InputError where a row is not contiguous."""
-    check_strides(step.kind, operands, (step.source, step.indices))
+    """One phase in units of rows. See `TopK`."""
+    check_rows(step, operands, step.indices)
     (rows, count), (_, chosen) = operands[step.source][0], operands[step.indices][0]
 
-    def choose(context: Context) -> None:
+    def choose_experts(context: Context) -> None:
         f, keys = context.f, context.private
         source, indices = (context.operands[name] for name in (step.source, step.indices))
         with f.loop(context.begin, context.end) as row:
@@ -32,11 +188,11 @@ def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Low
                     target = address(f, context.operands[step.values], row.index, rank.index)
                     _copy_number(f, address(f, source, row.index, place), target, source)
 
-    return Lowered((Phase(rows, choose, private_bytes=key_bytes(count)),))
+    return Lowered((Phase(rows, choose_experts, private_bytes=key_bytes(count)),))
 
 
 def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) -> None:
-    """The numbers of a row as integers in the same order, the lowest key up to a whole vector."""
+    """Write the numbers of a row as integers in the same order, padded with the lowest key to a whole vector."""
     stored, size = (F32, 4) if dtype == "f32" else (I16, 2)
     with f.loop(0, count, LANES) as at:
         mask = f.first_lanes(count - at.index)
@@ -45,7 +201,7 @@ def _store_keys(f: Function, row: Value, dtype: str, keys: Value, count: int) ->
 
 
 def _take_first(f: Function, keys: Value, count: int) -> Value:
-    """The place of the highest key, the first one of equals, which becomes the lowest key: i64."""
+    """Return the index of the highest key, the first one of equals, and replace it by the lowest key: i64."""
     state = [f.splat(LOWEST_KEY, LANES, I32), f.splat(_BEHIND, LANES, I32)]
     with f.loop(0, count, LANES, state) as at:
         best, places = at.state

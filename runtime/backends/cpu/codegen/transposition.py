@@ -1,4 +1,4 @@
-"""Rows of 16 lanes to columns, in registers."""
+"""Transposition of rows of 16 lanes to columns, in registers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import Function, Value
 
 
 def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
-    """Stores column after column of 1 .. 16 rows of 16 lanes of 4 bytes: lane i of row r at out + 4 * (i * rows + r).
+    """Store the columns of 1 .. 16 rows of 16 lanes of 4 bytes: lane i of row r at out + 4 * (i * rows + r).
 
     Whole vectors are stored in ascending order, so up to 15 elements after the last column are overwritten.
     """
@@ -22,7 +22,7 @@ def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
 
 
 def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """1, 2, 4, 8 or 16 rows as their columns one after another: as many vectors of 16 lanes as there are rows."""
+    """Return 1, 2, 4, 8 or 16 rows as their columns one after another: vectors of 16 lanes, the same number as rows."""
     if len(rows) == 1:
         return list(rows)
     lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
@@ -33,7 +33,7 @@ def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
 
 
 def transpose(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Column i of 1 .. 16 rows as lanes, for i = 0 .. 15; lanes of rows that are missing are unspecified."""
+    """Return column i of 1 .. 16 rows as lanes, for i = 0 .. 15; lanes of missing rows are unspecified."""
     held = [*rows, *[rows[-1]] * (LANES - len(rows))]
     for distance in (8, 4, 2, 1):
         low = [lane if not lane & distance else LANES + lane - distance for lane in range(LANES)]

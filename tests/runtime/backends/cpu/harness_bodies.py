@@ -21,7 +21,8 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference.arrays import to_array
 from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
-from tests.runtime.programs import DTYPES, one_stage, run_kernel
+from tests.runtime.programs import DTYPES, run_kernel
+from tests.runtime.schedules import one_stage
 
 Shares = Callable[[int], Iterable[tuple[int, int]]]
 """The ranges in which a function is called, of its number of units."""

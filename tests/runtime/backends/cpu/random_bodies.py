@@ -9,7 +9,7 @@ import torch
 
 from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
-from tests.runtime.programs import identity, view_of
+from tests.runtime.schedules import identity, view_of
 
 Shape = tuple[int, ...]
 EXTENTS = (2, 3, 4, 5, 16, 17, 32, 48)

@@ -15,10 +15,11 @@ from torch import Tensor
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CachedAttention, DecodeAttention, Segment, SelectedRows, UpdateRows
-from sscc.runtime.backends.cpu.attention.decode_attention import Meta, NativeAttentionErrors, lower_decode_attention
-from sscc.runtime.backends.cpu.attention.decode_attention_rows import lower_cached_attention, lower_update_rows
+from sscc.runtime.backends.cpu.attention.decode_attention import lower_cached_attention, lower_decode_attention
+from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors
+from sscc.runtime.backends.cpu.attention.row_source import lower_update_rows
 from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.codegen.row_copies import NativeRowErrors
+from sscc.runtime.backends.cpu.codegen.row_copies import Meta, NativeRowErrors
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference import kv_cache as cache
 from sscc.runtime.backends.reference.softmax import Scoring

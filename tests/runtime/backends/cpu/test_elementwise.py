@@ -17,7 +17,7 @@ from sscc.runtime.backends.reference import scalar_ops
 from sscc.runtime.backends.reference.access import ReferenceIndexErrors
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, access, body_of, check, reference
-from tests.runtime.programs import identity
+from tests.runtime.schedules import identity
 
 BF16_STEP = 2.0**-7
 """One step of bf16, relative: where f32 differs by its last bits, a rounding may fall the other way."""
@@ -31,11 +31,6 @@ ARITY = {
     "negf": 1,
     "absi": 1,
 }
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
 
 
 def floats(seed: int) -> torch.Tensor:

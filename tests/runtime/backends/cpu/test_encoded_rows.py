@@ -18,7 +18,8 @@ from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import body_of
 from tests.runtime.backends.cpu.harness_decode import CompiledStep
 from tests.runtime.backends.cpu.harness_prefill import meta_of, run_step, strided
-from tests.runtime.programs import one_stage, run_kernel
+from tests.runtime.programs import run_kernel
+from tests.runtime.schedules import one_stage
 
 CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 STEP = QuantizeRows("source", "out")

@@ -16,11 +16,6 @@ CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pyte
 STEP = GatherRows("source", "index", "out")
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("source", "out"), [("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32")])
 def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> None:

@@ -16,7 +16,8 @@ from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
-from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, whole
+from tests.runtime.programs import DTYPES
+from tests.runtime.schedules import identity, lay_out, one_stage, whole
 
 FAR = 1 << 40
 

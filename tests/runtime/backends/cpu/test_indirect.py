@@ -23,7 +23,8 @@ from sscc.runtime.support.native_errors import NativeErrors
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyProofErrors, prove_body
 from tests.errors import raises
-from tests.runtime.programs import DTYPES, lay_out, one_stage, run_steps, view_of, whole
+from tests.runtime.programs import DTYPES, run_steps
+from tests.runtime.schedules import lay_out, one_stage, view_of, whole
 
 E, N, K = 5, 40, 24
 FAR = 1 << 40

@@ -15,7 +15,7 @@ from sscc.runtime.backends.cpu.plan.library import NativeCode, make_code
 from sscc.runtime.support.native_errors import NativeErrors
 from tests.errors import raises
 from tests.runtime.backends.cpu.test_weights import linear, program_of
-from tests.runtime.programs import lay_out, one_stage, sum_body, whole
+from tests.runtime.schedules import lay_out, one_stage, sum_body, whole
 
 SHAPE = (3, 20)
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sscc.ir.operations import AttendChosen, ChooseByIndex
-from sscc.runtime.backends.cpu.attention.learned_index import lower_attend_chosen, lower_choose_by_index
+from sscc.runtime.backends.cpu.attention.decode_attention import lower_attend_chosen
+from sscc.runtime.backends.cpu.attention.learned_index import lower_choose_by_index
 from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.reference import learned_index as index
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like

@@ -30,7 +30,7 @@ from sscc.runtime.backends.cpu.plan.library import (
 )
 from sscc.runtime.support.user_cache import CacheErrors
 from tests.errors import raises
-from tests.runtime.programs import add_body, lay_out, one_stage, whole
+from tests.runtime.schedules import add_body, lay_out, one_stage, whole
 
 needs_linker = pytest.mark.skipif(not can_link(), reason="there is no linker here")
 

@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.codegen.nests import (
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
 from tests.runtime.backends.cpu.random_bodies import RandomBody
-from tests.runtime.programs import identity
+from tests.runtime.schedules import identity
 
 
 def regions(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *windows: Window) -> Regions:

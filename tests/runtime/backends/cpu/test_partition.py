@@ -20,16 +20,11 @@ from sscc.runtime.backends.cpu.products.matmul import panels_for
 from sscc.runtime.backends.cpu.products.packing import Panels
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, access, body_of, check
 from tests.runtime.backends.cpu.random_bodies import RandomBody
-from tests.runtime.programs import identity
+from tests.runtime.schedules import identity
 
 M, K, N = 3, 24, 48
 MULTIPLY = (Instr("r", "mulf", ("in0", "in1"), "f32"),)
 ADD = (Instr("r", "addf", ("in0", "in1"), "f32"),)
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
 
 
 def nests_of(body: Body) -> list[tuple[int, Nest]]:

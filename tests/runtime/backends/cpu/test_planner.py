@@ -45,7 +45,7 @@ from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from tests.errors import raises
 from tests.runtime.broken import bases
 from tests.runtime.broken.build import change, setting
-from tests.runtime.programs import (
+from tests.runtime.schedules import (
     add_body,
     copy_body,
     identity,

@@ -10,7 +10,7 @@ import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CausalAttention, ChunkAttention, Observe
-from sscc.runtime.backends.cpu.attention.attention_tiles import tiling
+from sscc.runtime.backends.cpu.attention.panels import Tiling
 from sscc.runtime.backends.cpu.attention.prefill_attention import (
     block_of_queries,
     lower_causal_attention,
@@ -43,11 +43,6 @@ WHOLE = 1 << 20
 """The length of a prompt that goes on behind the chunk."""
 SCRATCHES = {"k_scratch": 8, "v_scratch": 6}
 """Numbers of their rows."""
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -168,7 +163,7 @@ def test_by_tile_registers(
 ) -> None:
     """AMX_BF16, emulated where the CPU lacks it: blocks of keys that end anywhere, one half of a tile of columns."""
     features, kv_heads = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"}), 2
-    assert tiling(features, ["bf16"], depth, matrix=True).matrix
+    assert Tiling(features, ["bf16"], depth, matrix=True).matrix
     plain = {
         "query": strided(torch.randn(1, kv_heads * group, chunk, depth).bfloat16(), (0, 2, 1, 3)),
         "key": torch.randn(1, kv_heads, rows, depth).bfloat16(),

@@ -43,11 +43,6 @@ FUSED = QueryAttention(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def landmarks_of(key: Tensor, bits: int) -> Tensors:
     if bits == 16:
         return {"codes": key.clone()}

@@ -9,7 +9,7 @@ import torch
 
 from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.schedule import Access, Local, Vector
-from sscc.runtime.backends.cpu.attention.selection import lower_observation_scores, lower_pool, lower_select
+from sscc.runtime.backends.cpu.attention.observation_scores import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.codegen.figures import GRAIN
 from sscc.runtime.backends.reference import selection
@@ -21,11 +21,6 @@ Tensors = dict[str, torch.Tensor]
 
 CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 # ------------------------------------------------------------------------------------------------------ scores

@@ -28,7 +28,7 @@ from sscc.ir.schedule import (
 )
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.plan.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
-from tests.runtime.programs import copy_body, identity, read, view_of, write
+from tests.runtime.schedules import copy_body, identity, read, view_of, write
 
 ROWS, WIDTH, TILES = 8, 4, 4
 TILE = (ROWS // TILES, WIDTH)

@@ -8,7 +8,8 @@ import torch
 from sscc.ir.schedule import Access, Body, Instr, Param, Vector, View, Window
 from sscc.runtime.backends.cpu.codegen.nests import NativeStrideErrors, Regions
 from tests.errors import raises
-from tests.runtime.programs import identity, run_steps
+from tests.runtime.programs import run_steps
+from tests.runtime.schedules import identity
 
 ROWS = 3
 

@@ -48,7 +48,8 @@ from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.support.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
-from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write
+from tests.runtime.programs import DTYPES
+from tests.runtime.schedules import identity, lay_out, one_stage, read, view_of, whole, write
 
 M, K = 3, 24
 ROWS = identity(3)

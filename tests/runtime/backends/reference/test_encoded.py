@@ -32,11 +32,6 @@ Tensors = dict[str, Tensor]
 SEGMENTS = (Segment("key", "value", "valid"),)
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def defined(rows: Tensor) -> Tensor:
     """Encoded by the definition."""
     return torch.from_numpy(kv_rows.encode(rows.float().numpy()))

@@ -15,11 +15,6 @@ from tests.runtime.programs import run_steps
 Tensors = dict[str, torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 # ------------------------------------------------------------------------------------------- decode attention
 
 SINK, RECENT = 2, 5

@@ -28,11 +28,6 @@ COMPACT = DecodeAttention(
 INDEXED = replace(COMPACT, segments=(ROWS,))
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def step_inputs(
     topk: int, positions: list[int], dtype: torch.dtype, sink: int = SINK, recent: int = RECENT
 ) -> tuple[Tensors, Tensors]:

@@ -35,12 +35,8 @@ from sscc.runtime.backends.reference.vector import ReferenceVectorErrors
 from sscc.runtime.backends.reference.views import ReferenceViewErrors
 from sscc.runtime.support.scalars import ScalarArithmeticErrors
 from tests.errors import raises
-from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
+from tests.runtime.programs import run_steps
+from tests.runtime.schedules import add_body, copy_body, identity, lay_out, one_stage, whole
 
 
 def vector(dims: tuple[int, ...], body: tuple[Instr, ...], *maps: Any, dtype: torch.dtype, **inputs: Any) -> Any:

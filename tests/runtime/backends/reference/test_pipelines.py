@@ -41,15 +41,14 @@ from sscc.runtime.backends.reference.stages import BoundStage, ReferenceStageErr
 from sscc.runtime.backends.reference.streams import ReferenceStreamErrors
 from sscc.runtime.backends.reference.views import ReferenceViewErrors
 from tests.errors import raises
-from tests.runtime.programs import (
+from tests.runtime.programs import run_kernel, run_steps
+from tests.runtime.schedules import (
     add_body,
     copy_body,
     identity,
     lay_out,
     one_stage,
     read,
-    run_kernel,
-    run_steps,
     sum_body,
     view_of,
     whole,
@@ -60,11 +59,6 @@ TILE = (4, 8)
 N = 6
 LOAD, INC, SUM = copy_body("load", TILE), add_body("inc", TILE, 1.0), sum_body("sum", TILE)
 X = torch.arange(float(N * 32)).view(N, *TILE)
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 def tile(name: str, *terms: tuple[str, int], offset: int = 0) -> Port:

@@ -19,11 +19,6 @@ from tests.runtime.programs import run_steps
 Tensors = dict[str, torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def selection(sink: int, recent: int, pool: int, mode: str, log_sum_exp: str = "log_sum_exp") -> tuple[Any, ...]:
     """Scores, pooling and top-K. Scores take a log-sum-exp that is given, or where its name is "" compute it."""
     return (

@@ -1,0 +1,217 @@
+"""Row source: where the rows are that attention of few queries reads, and where new rows go.
+
+A slot's rows are parts of tensors: rows one after another, or those that an index names. Those of a part may stand in
+the place of rows of the first part. Addresses of rows are i64, one or several at once; a unit lists those of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sscc.ir.operations import Segment, SelectedRows, UpdateRows
+from sscc.ir.opspec import executes
+from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row
+from sscc.runtime.backends.cpu.codegen.features import Features
+from sscc.runtime.backends.cpu.codegen.figures import ADDRESSES, LINE
+from sscc.runtime.backends.cpu.codegen.indices import report_index
+from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Function, Value, lanes_of, vector
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
+from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, load_element, row_bytes
+
+Address = Callable[[Value], Value]
+"""The address of the row of a number, or with lanes of several that follow one another."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The place of a unit: (slot, KV head, split), with tokens (slot, token, KV head).
+
+    Attributes:
+        zeros: private scratch for a row of zeros, `zeros_bytes`.
+    """
+
+    context: Context
+    slot: Value
+    token: Value
+    head: Value
+    split: Value
+    splits: int
+    zeros: Value
+    zeros_bytes: int
+
+    def at(self, name: str) -> Value:
+        """The first row of the slot and KV head."""
+        return address(self.context.f, self.context.operands[name], self.slot, self.head)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows first .. first + count - 1 of those that attention is over.
+
+    Attributes:
+        value: `key` where values are the first numbers of keys.
+        index: which rows of `key` and `value` they are; "" where these one after another.
+        in_place: True if rows stand in the place of some of the first part's, where the index is not negative.
+    """
+
+    key: str
+    value: str
+    index: str
+    first: int
+    count: int
+    in_place: bool = False
+
+    def dense(self, meta: Mapping[str, Meta]) -> bool:
+        """Return True if there is an index of which several places can be loaded at once."""
+        return bool(self.index) and meta[self.index][1][2] == 1
+
+
+def parts_of(
+    segments: Sequence[Segment | SelectedRows], meta: Mapping[str, Meta], first: int = 0, in_place: bool = False
+) -> list[Part]:
+    """Return the segments, numbered through from `first` on."""
+    parts = []
+    for s in segments:
+        count = meta[s.index or s.key][0][2]
+        parts.append(Part(s.key, s.value or s.key, s.index, first, count, in_place))
+        first += count
+    return parts
+
+
+class RowSource:
+    """Keys or values of a part, of a unit's slot and KV head. `index` is where the part's is, and bytes from place to
+    place; `zeros` the address of a row of zeros."""
+
+    def __init__(self, unit: Unit, part: Part, name: str, index: tuple[Value, int] | None, zeros: Value | None) -> None:
+        operand = unit.context.operands[name]
+        self.f, self.part, self.name, self.index, self.zeros = unit.context.f, part, name, index, zeros
+        self.base, self.stride, self.length = self.f.address_of(unit.at(name)), row_bytes(operand), operand.shape[2]
+
+    def row(self, number: Value, mask: Value | None = None, other: Value | None = None) -> Value:
+        """Return the address of a row of the part, or of several whose numbers follow one another. Where there is an
+        index, one beyond the rows is reported where `mask` is set; elsewhere the number may be any. A row that an index
+        does not name is at address `other`, or where there is none a row of zeros."""
+        f = self.f
+        if self.index is None or self.zeros is None or mask is None:
+            return number * self.stride + self.base
+        start, stride = self.index
+        if lanes_of(number.type):
+            place = f.load_masked(start + f.extract(number, 0) * stride, mask, number.type)
+            report_index(f, f.any(mask & (place >= self.length)))
+        else:
+            number = f.min(f.max(number, 0), self.part.count - 1)
+            place = f.load(start + number * stride, I64)
+            report_index(f, mask & (place >= self.length))
+        exists = mask & (place >= 0) & (place < self.length)
+        return f.select(exists, place * self.stride + self.base, f.like(self.zeros, place) if other is None else other)
+
+    def nearest(self, number: Value) -> Value:
+        """Addresses of the `ADDRESSES` rows that the index names from a number on, or nearest to it. Some may not
+        exist."""
+        f = self.f
+        assert self.index is not None
+        start = f.max(f.min(number, self.part.count - ADDRESSES), 0)
+        return f.load(self.index[0] + start * SIZES["i64"], vector(I64, ADDRESSES)) * self.stride + self.base
+
+
+def sources_of(
+    unit: Unit, parts: Sequence[Part], index: tuple[Value, int] | None = None
+) -> list[tuple[RowSource, RowSource]]:
+    """Return the keys and values of each part. A row of zeros is made where a part has an index.
+
+    Args:
+        index: where that of the only part is and bytes from place to place, if it is not one of a KV head.
+    """
+    f, zeros = unit.context.f, None
+    if any(part.index for part in parts):
+        f.fill(unit.zeros, unit.zeros_bytes)
+        zeros = f.address_of(unit.zeros)
+
+    def source(part: Part, name: str) -> RowSource:
+        own = index
+        if part.index and not index:
+            own = unit.at(part.index), row_bytes(unit.context.operands[part.index])
+        return RowSource(unit, part, name, own, zeros)
+
+    return [(source(part, part.key), source(part, part.value)) for part in parts]
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """The rows of a unit: numbers first .. first + count - 1 of the rows that its slot sees.
+
+    Attributes:
+        keys, values: with `lanes` > 1 they take that many numbers at once.
+        later: gives addresses of keys and of values that an index names, of `ADDRESSES` from a number on or nearest to
+            it: they may be asked for, and not read.
+    """
+
+    first: Value
+    count: Value
+    keys: Address
+    values: Address
+    lanes: int
+    later: Callable[[Value], list[Value]] = lambda number: []
+
+    def put(self, f: Function, of: Address, entries: Value, start: Value, size: int) -> None:
+        """Lists the addresses of `size` rows from number `start` on. Where the unit has no more: its last one again, or
+        a row of zeros behind the rows of an index."""
+        with f.loop(0, size, self.lanes) as loop:
+            number = start + loop.index
+            if self.lanes > 1:
+                number = f.broadcast(number, self.lanes) + f.lanes(self.lanes, I64)
+            f.store(of(number), entries + loop.index * 8)
+
+    def put_later(self, f: Function, lists: Sequence[Value], start: Value, size: int) -> None:
+        """Lists `size` keys and values to prefetch while a block is attended to."""
+        with f.loop(0, size, ADDRESSES) as loop:
+            for entries, row_addresses in zip(lists, self.later(start + loop.index), strict=True):
+                f.store(row_addresses, entries + loop.index * 8)
+
+
+def addresses(f: Function, rows: Value, index: Value, count: int) -> list[Value]:
+    """Entries index .. index + count - 1 of a list of rows, as pointers."""
+    return [f.load(rows + index * 8 + i * 8, PTR) for i in range(count)]
+
+
+def prefetch(f: Function, rows: Sequence[Value], nbytes: int) -> None:
+    for row in rows:
+        for line in range(0, nbytes, LINE):
+            f.prefetch(row + line, 2)
+
+
+# --------------------------------------------------------------------------------------------------------- new rows
+
+
+@executes(UpdateRows)
+def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
+    """One unit per slot and KV head. A row that the cache does not have is reported."""
+    check_rows(step, meta)
+    return Lowered([writing_phase(step.row, [(step.new, step.cache)], meta, step.active)])
+
+
+def writing_phase(place: str, sides: Sequence[tuple[str, str]], meta: Mapping[str, Meta], active: str = "") -> Phase:
+    """Return the phase that writes new rows of tokens to rows of stores, in units of (slot, token, KV head).
+
+    Args:
+        place: the operand of the rows [slots, tokens]. One beyond those of a store is reported.
+        sides: operands of new rows, and their stores.
+        active: slots that write rows, if not all whose place is not negative: one that is active must not have such.
+    """
+    (slots, heads, tokens, _), rows = meta[sides[0][0]][0], meta[sides[0][1]][0][2]
+
+    def emit(context: Context) -> None:
+        f, operands = context.f, context.operands
+        with units(context, slots, tokens, heads) as (slot, token, head):
+            row = load_element(f, operands[place], slot, token)
+            exists, outside = (row >= 0) & (row < rows), row >= rows
+            if active:
+                live = load_element(f, operands[active], slot).ne(0)
+                exists, outside = live & exists, live & exists.eq(0)
+            report_index(f, outside)
+            with f.when(exists):
+                for new, store in sides:
+                    put_row(f, operands[new], (slot, head, token), operands[store], (slot, head, row))
+
+    return Phase(slots * tokens * heads, emit)

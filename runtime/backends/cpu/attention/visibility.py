@@ -1,0 +1,127 @@
+"""Visibility: which rows a query sees, and which of them a unit takes.
+
+A decode step sees rows by its slot's position: the first ones of a cache whose last rows are a ring. A prompt's query
+sees positions up to its own, within a window where there is one; kernels hide the others of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sscc.ir.geometry import Span
+from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention
+from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, Tiling
+from sscc.runtime.backends.cpu.attention.row_source import Unit
+from sscc.runtime.backends.cpu.codegen.features import LANES
+from sscc.runtime.backends.cpu.codegen.figures import GRAIN, LINE, SLICES
+from sscc.runtime.backends.cpu.codegen.indices import report_index
+from sscc.runtime.backends.cpu.codegen.mlir import I32, I64, PTR, Function, Value, kernel
+from sscc.runtime.backends.cpu.codegen.phases import Context, units
+from sscc.runtime.backends.cpu.codegen.row_copies import load_element
+
+EVERY_POSITION = Span()
+
+
+def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
+    """Return the row of the cache that the step writes, and where those end that it reads: behind the ring."""
+    f, operands = unit.context.f, unit.context.operands
+    position = load_element(f, operands[step.position], unit.slot)
+    most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
+    base = most
+    if step.base:
+        base = f.min(f.max(load_element(f, operands[step.base], unit.slot), step.sink), most)
+    end = most + step.recent
+    return f.select(position < base, position, f.max(position - base, 0) % (end - base) + base), end
+
+
+def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
+    """Return the unit's first row and number of rows, of those before `end` that its slot sees."""
+    f, operands = unit.context.f, unit.context.operands
+    position = load_element(f, operands[step.position], unit.slot)
+    active = load_element(f, operands[step.active], unit.slot).ne(0)
+    report_index(f, active & (position < 0))
+    total = f.min(f.select(active, f.max(position + 1, 0), 0), end)
+    if step.window_stride is not None:  # of the ring a query sees its chunk
+        total = f.min(total, f.max(position, 0) % step.window_stride + 1)
+    return share_of(unit, total)
+
+
+def share_of(unit: Unit, total: Value) -> tuple[Value, Value]:
+    """Return the first row and the number of rows of the unit's split of `total`."""
+    f = unit.context.f
+    share = f.ceildiv(f.ceildiv(total, unit.splits), LANES) * LANES
+    first = f.min(unit.split * share, total)
+    return first, f.min(share, total - first)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A slot at a step whose query chooses rows: the positions that it holds (0 where it is not active), and those of
+    them that are candidates, neither sinks nor in the ring."""
+
+    length: Value
+    candidates: Value
+
+    @classmethod
+    def of(
+        cls, context: Context, step: ChooseRows | FetchRows | LandmarkScores | QueryAttention, slot: Value, rows: int
+    ) -> Candidates:
+        """An active slot is reported, and holds nothing, where `rows` do not hold its candidates, nor, in the fused
+        step, its position."""
+        f, operands = context.f, context.operands
+        position = load_element(f, operands[step.position], slot)
+        active = load_element(f, operands[step.active], slot).ne(0)
+        fused = isinstance(step, QueryAttention)
+        exists = (position < rows) & (position >= 0) if fused else position < rows + step.recent
+        report_index(f, active & exists.eq(0))
+        length = f.select(active & exists, f.max(position + 1, 0), 0)
+        return cls(length, f.max(length - (step.sink + step.recent), 0))
+
+
+# ------------------------------------------------------------------------------------------------- panels of queries
+
+
+def last_unseen(position: Value, window: Span) -> Value:
+    """The last position before those of a window that the query at `position` sees; negative where there is none."""
+    fixed = position - position % window.stride if window.chunked else position
+    return fixed + (window.stride - window.size - 1)
+
+
+def holds(length: Value, rows: int) -> Value:
+    """True if a prompt's length is one that `rows` rows hold, 1 .. rows (i1)."""
+    return (length >= 1) & (length <= rows)
+
+
+def slices_of(rows: int) -> int:
+    """Units per KV head over the positions of a prompt of up to `rows`."""
+    return min(SLICES, -(-rows // GRAIN))
+
+
+@contextmanager
+def prompt_slices(context: Context, kv_heads: int, rows: int, length: Value, end: Value) -> Iterator[list[Value]]:
+    """The context's units, each a slice of positions [0, end) in whole grains: KV head, number of the slice, its first
+    position and its end. None where the prompt's length is not one that `rows` rows hold."""
+    f, slices = context.f, slices_of(rows)
+    with f.when(holds(length, rows)), units(context, kv_heads, slices) as (head, part):
+        grains = f.ceildiv(end, GRAIN)
+        first, last = ((grains * number // slices) * GRAIN for number in (part, part + 1))
+        yield [head, part, first, f.min(last, end)]
+
+
+@kernel(scores=PTR, first=I64, count=I64, positions=PTR)
+def panel_mask(f: Function, tiles: Tiling, window: Span) -> None:
+    """scores[key][row] = -inf where the query at positions[row] does not see position first + key: a later one, or with
+    a window one before it."""
+    positions = [f.load(f["positions"] + v * LINE, PLACES) for v in range(tiles.vectors)]
+    unseen = [last_unseen(position, window) for position in positions] if window else []
+    with f.loop(0, f["count"]) as key:
+        place = f.broadcast(f.cast("arith.trunci", f["first"] + key.index, I32), LANES)
+        row = f["scores"] + key.index * tiles.row_bytes
+        for v in range(tiles.vectors):
+            scores = f.load(row + v * LINE, FLOATS)
+            hidden = place > positions[v]
+            if window:
+                hidden = hidden | (unseen[v] >= place)
+            f.store(f.select(hidden, float("-inf"), scores), row + v * LINE)
