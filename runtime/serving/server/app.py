@@ -192,7 +192,7 @@ class _Endpoints:
     # -- about the server
 
     async def health(self, request: Request) -> Response:
-        """200 where requests are taken, 503 where none are any more."""
+        """Health: 200 while the server accepts requests, then 503."""
         if (ended := self._engine.failure) is not None:
             reason = {"reason": str(ServerErrors.RANK_GONE())} if isinstance(ended, RankError) else {}
             return JSONResponse({"status": "failed", **reason}, 503)
@@ -201,11 +201,11 @@ class _Endpoints:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self) -> Response:
-        """Prometheus' text format."""
+        """Metrics in Prometheus' text format."""
         return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def status(self) -> Json:
-        """What runs: the program's sizes, every slot, and totals since the start. Times are in seconds, rows are per
+        """Sizes of the program, state of every slot, and totals since the start. Times are in seconds, rows are per
         layer and KV head."""
         metrics, model = self._engine.metrics(), self._model
         return {
@@ -232,11 +232,11 @@ class _Endpoints:
         return sizes if self._prefill_servers is None else sizes | {"prefill_servers": self._prefill_servers.states()}
 
     async def models(self) -> Json:
-        """The one model that is served."""
+        """List of the served models."""
         return {"object": "list", "data": [self._card()]}
 
     async def model(self, name: str) -> Json:
-        """The one model that is served, by its name."""
+        """The served model of this name."""
         self._check_name(name)
         return self._card()
 
@@ -250,15 +250,15 @@ class _Endpoints:
     # -- generation
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        """Goes on with a prompt."""
+        """Completes a prompt."""
         return await self._answer(body, request, completion_prompts, self._completion_format)
 
     async def chat_completions(self, body: ChatBody, request: Request) -> Response:
-        """Goes on with a conversation."""
+        """Answers a conversation."""
         return await self._answer(body, request, chat_prompts, self._chat_format)
 
     async def responses(self, body: ResponsesBody, request: Request) -> Response:
-        """Goes on with a conversation, in OpenAI's newer form, of which nothing is stored."""
+        """Answers a conversation, in OpenAI's Responses format. Nothing is stored."""
         chat = body.chat()
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
@@ -267,7 +267,7 @@ class _Endpoints:
         return await self._answer(chat, request, chat_prompts, form)
 
     async def messages(self, body: MessagesBody, request: Request) -> Response:
-        """Goes on with a conversation, in Anthropic's form."""
+        """Answers a conversation, in Anthropic's format."""
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
             return MessagesFormat(self._model.name, self._reader(chat, prompts[0]), body.stop_sequences)
@@ -275,13 +275,13 @@ class _Endpoints:
         return await self._answer(body.chat(), request, chat_prompts, form)
 
     async def count_tokens(self, body: MessagesBody, request: Request) -> Response:
-        """Tells how many tokens the prompt of a conversation has, in Anthropic's form."""
+        """Counts the prompt tokens of a conversation, in Anthropic's format."""
         chat = body.chat()
         counted = self.workers.run(chat.size, lambda: chat_prompts(chat, self._model, self._limits)[0])
         return JSONResponse({"input_tokens": len(await unless_gone(request.receive, counted))})
 
     async def tokenize(self, body: TokenizeBody, request: Request) -> Response:
-        """Makes tokens of a text or a conversation."""
+        """Tokenizes a text or a conversation."""
         made = self.workers.run(body.size, lambda: body.tokens(self._model, self._limits))
         tokens = list((await unless_gone(request.receive, made)).tokens)
         texts = [as_text(self._spell(token)) for token in tokens] if body.return_token_strs else None
@@ -289,7 +289,7 @@ class _Endpoints:
         return JSONResponse({"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": texts})
 
     async def detokenize(self, body: DetokenizeBody, request: Request) -> Response:
-        """Makes a text of tokens."""
+        """Converts tokens to text."""
         text = await unless_gone(request.receive, self.workers.run(body.size, lambda: body.text(self._model)))
         return JSONResponse({"prompt": text, "content": text})
 
@@ -325,7 +325,7 @@ class _Endpoints:
         )
 
     async def slots(self, body: slots.SlotBody, request: Request) -> Response:
-        """Prefills a prompt for another server, which goes on from its slot."""
+        """Prefills a prompt for another server, which decodes from the returned slot."""
         return await slots.prefilled(body, self._engine, self._model, self._limits, self._copies, request)
 
     async def _answer(
