@@ -125,14 +125,14 @@ def _entry(sources: Sources, entry: str, loops: dict[tuple[str, str], int]) -> E
     names = {graph.name for graph in chosen}
     drawn = tuple(_drawn(graph, loops) for graph in graphs if graph.name in names)
     single, rest = len(graphs) - len(several), len(several) - len(chosen)
-    left_out = [f"{single} of one stage"] * bool(single) + [f"{rest} that take less time"] * bool(rest)
+    left_out = [f"{single} of a single stage"] * bool(single) + [f"{rest} shorter ones"] * bool(rest)
     return EntryKernels(
         entry=entry,
         sequence=_sequence(graphs),
         drawn=drawn,
         all=tuple(sorted(graphs, key=lambda graph: -graph.seconds)),
         total=timing.seconds or 1.0,
-        left_out="" if not left_out else f"Not drawn: {' and '.join(left_out)}.",
+        left_out="" if not left_out else f"Kernels not drawn: {', '.join(left_out)}.",
     )
 
 
@@ -152,7 +152,7 @@ def _looped(graph: KernelGraph, loops: dict[tuple[str, str], int]) -> int | None
 
 def _drawn(graph: KernelGraph, loops: dict[tuple[str, str], int]) -> DrawnKernel:
     layers = _looped(graph, loops)
-    note = "" if layers is None else f"one launch loops over {layers} layers; a layer is drawn once"
+    note = "" if layers is None else f"one launch loops over {layers} layers; one layer is drawn"
     drawings = tuple(_drawing(pipeline) for pipeline in graph.pipelines)
     return DrawnKernel(graph, drawings, note, format_seconds(graph.seconds))
 
@@ -160,7 +160,7 @@ def _drawn(graph: KernelGraph, loops: dict[tuple[str, str], int]) -> DrawnKernel
 def _drawing(pipeline: PipelineGraph) -> Drawing:
     heading = ", ".join([*pipeline.loops, f"pipeline {pipeline.name} {pipeline.iterations}"])
     if len(pipeline.nodes) > LARGEST:
-        reason = f"{len(pipeline.nodes)} stages are too many for a drawing; they are in schedule.txt"
+        reason = f"Not drawn: {len(pipeline.nodes)} stages, more than {LARGEST}. schedule.txt lists them."
         return Drawing(heading, 0, 0, (), (), reason)
     inner = [s for s in pipeline.streams if not s.carried]
     sizes = {node.name: (WIDTH, _height(node)) for node in pipeline.nodes}
@@ -182,7 +182,7 @@ def _card(node: Node, corner: Point, height: float, longest: float) -> Card:
     tiles = f"{node.tiles} tile{'s' * (node.tiles > 1)}"
     once = "" if node.when == "each" else f", {node.when} iteration"
     pcus = f"{node.pcus} PCUs" if node.pcus else "all PCUs"
-    spent = f"{format_seconds(node.seconds)}, {node.bound}" if node.bound else "not fired"
+    spent = f"{format_seconds(node.seconds)}, {node.bound}" if node.bound else "never fires"
     hint = f"{node.name}\n{node.steps}\n{tiles}{once}, {pcus}\n{spent}\n{node.operations:,} operations"
     return Card(
         x=corner[0] + MARGIN,
@@ -203,12 +203,12 @@ def _rows(node: Node) -> Iterator[Row]:
     shown = node.accesses if len(node.accesses) <= ROWS else node.accesses[: ROWS - 1]
     for access in shown:
         tiles = f" x{access.tiles}" if access.tiles > 1 else ""
-        once = "" if access.when == "each" else f" {access.when}"
+        once = "" if access.when == "each" else f" ({access.when})"
         text = shortened(access.name, LETTERS - len(tiles) - len(once))
         yield Row(access.verb, f"{text}{tiles}{once}", _access_hint(access))
     rest = node.accesses[len(shown) :]
     if rest:
-        yield Row("reads", f"and {len(rest)} others", "\n".join(access.name for access in rest))
+        yield Row("reads", f"and {len(rest)} more", "\n".join(access.name for access in rest))
 
 
 def _access_hint(access: Access) -> str:
@@ -217,7 +217,7 @@ def _access_hint(access: Access) -> str:
     tiles = f"{access.tiles} tile{'s' * (access.tiles > 1)}"
     each = {"each": "every iteration", "first": "before the first iteration", "last": "after the last iteration"}
     stream = _slots(access.slots, access.slot_bytes)
-    moved = "" if access.nbytes is None else f"; {format_bytes(access.nbytes)} a call"
+    moved = "" if access.nbytes is None else f"; {format_bytes(access.nbytes)} per call"
     return f"{access.verb} {access.name}: {tiles} {each[access.when]}, through {stream}{moved}"
 
 
@@ -227,7 +227,7 @@ def _slots(count: int, nbytes: int) -> str:
 
 def _hint(stream: Stream) -> str:
     slots = _slots(stream.slots, stream.slot_bytes)
-    later = ", for the next iteration" if stream.carried else ""
+    later = ", carried to the next iteration" if stream.carried else ""
     return f"{stream.name}: {stream.element}, {slots}{later}\n{stream.source} → {stream.target}"
 
 

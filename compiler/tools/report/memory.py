@@ -54,6 +54,7 @@ class Level:
         capacity: bytes of all sockets of a rank.
         roles: bytes by kind, largest first.
         pieces: a map of the used memory, by address.
+        begin, end: first address of the map, and the address behind the last one.
         heading: title of the map.
         listed: the largest regions.
         rest: number of other regions.
@@ -64,6 +65,8 @@ class Level:
     capacity: int
     roles: tuple[tuple[str, int], ...]
     pieces: tuple[Piece, ...]
+    begin: int
+    end: int
     heading: str
     listed: tuple[Region, ...]
     rest: int
@@ -105,8 +108,8 @@ def memory(sources: Sources) -> Memory:
 def _caches(sources: Sources) -> Iterator[CacheBar]:
     i = sources.inspection
     tokens = i.signature.geometry.max_context
-    bars = [(f"uncompressed, {tokens} tokens", i.full_kv_bytes, "full"), ("held", i.held_kv_bytes, "held"),
-            ("read by a step", i.kv_bytes, "read")]  # fmt: skip
+    bars = [(f"uncompressed, {tokens} tokens", i.full_kv_bytes, "full"), ("allocated", i.held_kv_bytes, "held"),
+            ("read per decode step", i.kv_bytes, "read")]  # fmt: skip
     longest = max(nbytes for _, nbytes, _ in bars) or 1
     yield from (CacheBar(label, nbytes, nbytes / longest, kind) for label, nbytes, kind in bars)
 
@@ -119,7 +122,7 @@ def _far(
         for tensor in tensors
     ]
     roles = {kind: _covered(r for r in regions if r.kind == kind) for kind in {region.kind for region in regions}}
-    heading = "by address (memories off the chip count theirs together, temporaries share places)"
+    heading = "by address (off-chip memories share one address space; temporaries overlap)"
     return _level(level.label, taken, capacity, regions, roles, heading)
 
 
@@ -132,7 +135,7 @@ def _on_chip(sources: Sources, level: MemoryLevel) -> Level:
         for kind, b in _buffers(program, owner)
     ]
     roles = {kind: _covered(r for r in regions if r.kind == kind) for kind in {region.kind for region in regions}}
-    heading = f"of {owner}, the kernel of decode that takes longest (above: the most that a kernel takes)"
+    heading = f"of {owner}, the longest decode kernel (the total above is the maximum over kernels)"
     return _level(level.label, report.nbytes, report.capacity_bytes, regions, roles, heading)
 
 
@@ -179,14 +182,15 @@ def _level(
 ) -> Level:
     listed = sorted(regions, key=lambda region: (-region.nbytes, region.name))[:LISTED]
     most = sorted(((kind, nbytes) for kind, nbytes in roles.items() if nbytes), key=lambda pair: -pair[1])
-    pieces = tuple(_pieces(regions))
-    return Level(label, taken, capacity, tuple(most), pieces, heading, tuple(listed), len(regions) - len(listed))
+    begin = min((region.address for region in regions), default=0)
+    end = max((region.address + region.nbytes for region in regions), default=0)
+    pieces = tuple(_pieces(regions, begin, end - begin))
+    rest = len(regions) - len(listed)
+    return Level(label, taken, capacity, tuple(most), pieces, begin, end, heading, tuple(listed), rest)
 
 
-def _pieces(regions: list[Region]) -> Iterator[Piece]:
-    """Return a map by address. Neighbours of one kind are merged if one of them is too small to see."""
-    start = min((region.address for region in regions), default=0)
-    width = max((region.address + region.nbytes for region in regions), default=0) - start
+def _pieces(regions: list[Region], start: int, width: int) -> Iterator[Piece]:
+    """Yield a map by address. Neighbours of one kind are merged if one of them is too small to see."""
     runs: list[list[Region]] = []
     for region in sorted(regions, key=lambda r: (r.address, -r.nbytes)):
         if not region.nbytes:

@@ -29,7 +29,7 @@ def _graph(entry: str, kernels: list[KernelGraph]) -> dict[str, Any]:
             "launches": str(kernel.launches),
             "modelled time": format_seconds(kernel.seconds),
             "units": f"{kernel.pcus} PCUs, {kernel.pmus} PMUs",
-            "on the chip": format_bytes(kernel.on_chip_bytes),
+            "on-chip memory": format_bytes(kernel.on_chip_bytes),
             "location": kernel.location,
         }
         for pipeline in kernel.pipelines:
@@ -87,11 +87,11 @@ def _attributes(node: Node) -> Iterator[tuple[str, str]]:
     if node.bound:
         yield "bound by", node.bound
     yield "operations", str(node.operations)
-    yield "bytes off the chip", str(node.memory_bytes)
+    yield "off-chip bytes", str(node.memory_bytes)
     for number, access in enumerate(node.accesses):
         yield f"memory {number}", f"{access.verb} {access.name}"
     for name in node.carries:
-        yield "for the next iteration", name
+        yield "carried to the next iteration", name
     if node.location:
         yield "location", node.location
 

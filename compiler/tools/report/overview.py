@@ -75,7 +75,7 @@ def overview(sources: Sources) -> Overview:
     i = sources.inspection
     facts = (*program_facts(i), *looping_facts(i), *memory_facts(i), *bound_facts(i))
     assert i.prefill is not None  # a prompt is always requested
-    splits = _split(f"A decode step: {slots_in_words(i)}", i.decode), _split(f"Prefill of {i.prompt} tokens", i.prefill)
+    splits = _split(f"Decode step, {slots_in_words(i)}", i.decode), _split(f"Prefill of {i.prompt} tokens", i.prefill)
     return Overview(tuple(_tiles(sources)), splits, facts, tuple(_files(sources)))
 
 
@@ -86,22 +86,23 @@ def _tiles(sources: Sources) -> Iterator[Tile]:
     rate = f"{slots_in_words(i)}: {_count(i.tokens_per_second)} tokens/s"
     yield Tile("Decode step, modelled", format_seconds(i.decode.seconds), rate)
     main = sources.machine.main.label
-    least = f"{format_seconds(i.decode_floor_seconds)} by bandwidth alone"
-    yield Tile("Bound by", _bound(i.decode), f"{100 * i.decode.roofline_fraction:.0f}% of the {main} roofline; {least}")
+    least = f"lower bound {format_seconds(i.decode_floor_seconds)}"
+    share = f"{100 * i.decode.roofline_fraction:.0f}% of the {main} roofline"
+    yield Tile("Decode bound", _bound(i.decode), f"{share}; {least}")
     chunks = s.chunks(i.prompt)
     prefill = f"{i.prompt} tokens, {chunks} chunk{'s' * (chunks > 1)}: {_count(i.prompt / i.prefill.seconds)} tokens/s"
     yield Tile("Prefill, modelled", format_seconds(i.prefill.seconds), f"{prefill}; bound by {_bound(i.prefill)}")
     ratio = i.full_kv_bytes / i.kv_bytes
-    full = f"a step reads 1/{ratio:.3g} of a full cache's {format_bytes(i.full_kv_bytes)}"
-    yield Tile("KV cache", format_bytes(i.held_kv_bytes), f"a sequence; {g.most_in_words(g.budget)} rows; {full}")
+    full = f"a step reads 1/{ratio:.3g} of a full cache ({format_bytes(i.full_kv_bytes)})"
+    yield Tile("KV cache per sequence", format_bytes(i.held_kv_bytes), f"{g.most_in_words(g.budget)} rows; {full}")
     record = sources.artifact.manifest.weights
-    held = {"embedded": "in the artifact", "reference": "in a checkpoint"}.get(record.mode, record.mode)
-    each = f", of each of {i.ranks} ranks" if i.ranks > 1 else ""
+    held = {"embedded": "stored in the artifact", "reference": "read from the checkpoint"}.get(record.mode, record.mode)
+    each = f", per rank ({i.ranks} ranks)" if i.ranks > 1 else ""
     yield Tile("Weights", format_bytes(i.weight_bytes), held + each)
     sockets = f"{i.sockets} socket{'s' * (i.sockets > 1)}"
     units = f"{i.pcus} of {i.pcus_capacity} PCUs, {i.pmus} of {i.pmus_capacity} PMUs"
     machine = f"{i.ranks} ranks of {sockets}" if i.ranks > 1 else sockets
-    yield Tile("Machine", i.machine, f"{machine}; {units}")
+    yield Tile("Machine", i.machine, f"{machine}; {units} used")
 
 
 def _count(number: float) -> str:
@@ -113,7 +114,7 @@ def _bound(report: TimingReport) -> str:
     seconds: dict[str, float] = {"launches": report.overhead_seconds}
     for kernel in report.kernels:
         seconds[kernel.bound] = seconds.get(kernel.bound, 0.0) + kernel.seconds - kernel.launch_seconds
-    return max(seconds, key=lambda name: seconds[name]) or "nothing"
+    return max(seconds, key=lambda name: seconds[name]) or "none"
 
 
 def _split(title: str, report: TimingReport) -> Split:
@@ -124,7 +125,7 @@ def _split(title: str, report: TimingReport) -> Split:
     total = report.seconds or 1.0
     bars = tuple(Part(name, spent / total, format_seconds(spent), kind) for name, spent, kind in shown)
     launches = f"{report.launches} launch{'es' * (report.launches != 1)}"
-    note = f"{format_seconds(report.overhead_seconds)} of it between {launches}"
+    note = f"{format_seconds(report.overhead_seconds)} of it for {launches}"
     return Split(title, format_seconds(report.seconds), note, bars)
 
 

@@ -18,7 +18,7 @@ from sscc.compiler.tools.report.report_inputs import Sources
 CONTEXT = 2
 LINES_OF_A_FUNCTION, FUNCTIONS_OF_A_PASS, LINES_OF_ALL = 160, 16, 6000
 COLUMNS = 180
-ORDER = {"changed": 0, "new": 1, "gone": 2}
+ORDER = {"changed": 0, "added": 1, "removed": 2}
 _VALUE = re.compile(r"(%[A-Za-z_][\w.$-]*_|%)\d+\b")
 _NUMBER = re.compile(r"\d+")
 
@@ -137,7 +137,7 @@ def _changes(before: Dump, after: Dump) -> Iterator[tuple[Change, str]]:
         if old == new:
             continue
         lines = list(_difference(old, new))
-        what = "changed" if old and new else "new" if new else "gone"
+        what = "changed" if old and new else "added" if new else "removed"
         added, removed = (sum(line.kind == kind for line in lines) for kind in ("add", "del"))
         key = what + "\n".join(line.kind + _NUMBER.sub("#", line.text) for line in lines)
         shown = tuple(Line(line.kind, _shortened(line.text)) for line in lines[:LINES_OF_A_FUNCTION])

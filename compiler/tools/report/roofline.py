@@ -8,8 +8,9 @@ and its loads and stores move from and to off-chip memory, and its time is that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sscc.compiler.tools.report.graph import KernelGraph, Node, kernel_graphs
 from sscc.compiler.tools.report.report_inputs import Sources
@@ -20,40 +21,68 @@ WIDTH, HEIGHT = 860.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 16.0, 18.0, 46.0
 LISTED = 40
 NAMED = 7
-"""Maximum number of stages of each entry whose names are drawn: the slowest ones, if there is room."""
+"""Stages per entry that get a label, if there is room: those that take longest."""
 LETTER, LINE = 6.6, 14.0
-"""Width of a letter of these names, and height of a line."""
+"""Width of a letter of a label, and height of a line."""
 TOGETHER = 5.0
-"""Points closer than this share a name."""
+"""Distance below which points share a label."""
+GAP = 5.0
+"""Distance of a label from its point."""
 SMALLEST, LARGEST = 3.0, 11.0
 """Radius of a point: its area grows with the stage's time."""
 
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+
+
 @dataclass(frozen=True)
 class Ceiling:
-    """A ceiling.
+    """A line of the drawing.
 
     Attributes:
-        points: ends of its line; empty for a label alone.
-        x, y: position of the label, which is rotated by `angle` degrees.
-        label: text of the label; "" for none.
+        points: its two ends.
     """
 
     kind: str
-    label: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, float], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text of the drawing.
+
+    Attributes:
+        kind: "ceiling" or "point".
+        x, y: end of its baseline, or its middle, as `anchor` says in SVG's terms.
+        angle: clockwise rotation in degrees.
+    """
+
+    kind: str
+    text: str
     x: float
     y: float
-    angle: float
+    anchor: str = "start"
+    angle: float = 0.0
+
+    def boxes(self) -> tuple[Box, ...]:
+        """Return boxes that cover the label: several for a rotated one."""
+        width = LETTER * len(self.text)
+        if not self.angle:
+            begin = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
+            return ((begin, self.y - 0.75 * LINE, begin + width, self.y + 0.25 * LINE),)
+        turned = math.radians(self.angle)
+        boxes = []
+        for along in range(0, math.ceil(width), math.ceil(LETTER)):
+            x = self.x + along * math.cos(turned) + 0.3 * LINE * math.sin(turned)
+            y = self.y + along * math.sin(turned) - 0.3 * LINE * math.cos(turned)
+            boxes.append((x - LETTER, y - LINE / 2, x + LETTER, y + LINE / 2))
+        return tuple(boxes)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A stage.
-
-    Attributes:
-        name: name drawn beside it; "" if only its tooltip has it.
-    """
+    """A stage of the drawing."""
 
     entry: str
     kind: str
@@ -61,8 +90,10 @@ class Point:
     y: float
     radius: float
     name: str
-    left: bool
     hint: str
+
+    def box(self) -> Box:
+        return self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius
 
 
 @dataclass(frozen=True)
@@ -103,6 +134,7 @@ class Roofline:
     y_ticks: tuple[Tick, ...]
     ceilings: tuple[Ceiling, ...]
     points: tuple[Point, ...]
+    labels: tuple[Label, ...]
     rows: tuple[Row, ...]
     left_out: str
 
@@ -121,14 +153,14 @@ def roofline(sources: Sources) -> Roofline:
     rows.sort(key=lambda row: -row.seconds)
     placed = [row for row in rows if row.intensity and row.rate]
     scale = _Scale.around(placed, peaks, fastest)
-    named = {id(row) for entry in sources.timings for row in [r for r in placed if r.entry == entry][:NAMED]}
     longest = max((row.seconds for row in placed), default=1.0)
-    points = _apart([_point(row, scale, longest, id(row) in named) for row in reversed(placed)])
+    points = [_point(row, scale, longest) for row in placed]
+    ceilings = tuple(_ceilings(slopes, peaks, scale))
+    labels = [*_slope_labels(slopes, ceilings, points), *_peak_labels(peaks, scale)]
+    labels += _point_labels(points, ceilings, labels)
     unplaced = sum(1 for row in rows if not row.intensity)
-    notes = [f"{unplaced} compute nothing, or move nothing off the chip, and are not in the drawing"] * bool(
-        unplaced
-    )
-    notes += [f"{len(rows) - LISTED} that take less time are left out of the table"] * (len(rows) > LISTED)
+    notes = [f"Not drawn: {unplaced} stages without arithmetic or off-chip traffic."] * bool(unplaced)
+    notes += [f"Not listed in the table: {len(rows) - LISTED} shorter stages."] * (len(rows) > LISTED)
     return Roofline(
         WIDTH,
         HEIGHT,
@@ -136,10 +168,11 @@ def roofline(sources: Sources) -> Roofline:
         HEIGHT - BOTTOM,
         tuple(_ticks(scale.x_low, scale.x_high, scale.x)),
         tuple(_ticks(scale.y_low, scale.y_high, scale.y)),
-        tuple(_ceilings(slopes, peaks, scale)),
-        points,
+        ceilings,
+        tuple(reversed(points)),
+        tuple(labels),
         tuple(rows[:LISTED]),
-        "; ".join(notes),
+        " ".join(notes),
     )
 
 
@@ -149,7 +182,7 @@ def compute_ceilings(machine: Target, dtype: str) -> dict[str, float]:
     units, sockets = machine.units, machine.sockets.value
     simd = units.pcus.value * units.simd_lanes.value * units.simd_stages.value * units.clock.value
     products = units.bf16_flops if dtype == "bf16" else units.f32_flops
-    return {f"{dtype} products": products.value * sockets, "element-wise": simd * sockets}
+    return {f"{dtype} matmul": products.value * sockets, "element-wise": simd * sockets}
 
 
 def _row(graph: KernelGraph, node: Node, peaks: Mapping[str, float], bandwidth: float) -> Row:
@@ -204,61 +237,107 @@ def _ticks(low: int, high: int, place: Callable[[float], float]) -> Iterator[Tic
 
 
 def _power(power: int) -> str:
-    """Return a power of ten as an axis label: "0.1", "10", "100 G"."""
-    prefix = {0: "", 1: " K", 2: " M", 3: " G", 4: " T", 5: " P", 6: " E"}.get(power // 3)
+    """Return a power of ten as a tick label: "0.1", "10", "100 G"."""
+    prefix = {0: "", 1: " k", 2: " M", 3: " G", 4: " T", 5: " P", 6: " E"}.get(power // 3)
     return f"{10.0**power:g}" if prefix is None else f"{10 ** (power % 3)}{prefix}"
 
 
 def _ceilings(slopes: Mapping[str, float], peaks: Mapping[str, float], scale: _Scale) -> Iterator[Ceiling]:
+    """Yield the line of every memory, in the order of `slopes`, then those of the units."""
     highest, lowest_x, highest_x = max(peaks.values()), 10.0**scale.x_low, 10.0**scale.x_high
     lowest_y = 10.0**scale.y_low
-    for label, rate in slopes.items():
-        start, end = max(lowest_x, lowest_y / rate), min(highest / rate, highest_x)
-        if end <= start:
+    for rate in slopes.values():
+        start = max(lowest_x, lowest_y / rate)
+        end = max(start, min(highest / rate, highest_x))
+        yield Ceiling("bandwidth", ((scale.x(start), scale.y(start * rate)), (scale.x(end), scale.y(end * rate))))
+    for peak in sorted(peaks.values(), reverse=True):
+        ridge, y = scale.x(max(lowest_x, peak / max(slopes.values()))), scale.y(peak)
+        yield Ceiling("compute", ((ridge, y), (scale.x(highest_x), y)))
+
+
+def _slope_labels(slopes: Mapping[str, float], ceilings: Sequence[Ceiling], points: Sequence[Point]) -> Iterator[Label]:
+    """Yield a label along each line of a memory, where it covers the fewest points."""
+    boxes = [point.box() for point in points]
+    for (name, rate), ceiling in zip(slopes.items(), ceilings, strict=False):
+        (x, y), (x2, y2) = ceiling.points
+        if x2 <= x:
             continue
-        points = tuple((scale.x(x), scale.y(x * rate)) for x in (start, end))
-        (x, y), (x2, y2) = points
         angle = math.degrees(math.atan2(y2 - y, x2 - x))
-        named = f"{label} {rate / 1e9:,.4g} GB/s"
-        yield Ceiling("bandwidth", named, points, x + 0.3 * (x2 - x), y + 0.3 * (y2 - y) - 6, angle)
+        text = f"{name} {rate / 1e9:,.4g} GB/s"
+        labels = [
+            Label("ceiling", text, x + share * (x2 - x), y + share * (y2 - y) - 6, angle=angle)
+            for share in (0.3, 0.4, 0.5, 0.6, 0.2, 0.1, 0.7)
+        ]
+        yield min(labels, key=lambda label: sum(_overlap(one, box) for one in label.boxes() for box in boxes))
+
+
+def _peak_labels(peaks: Mapping[str, float], scale: _Scale) -> Iterator[Label]:
+    """Yield the labels of the lines of the units. Lines that are too near to each other share a label."""
     labels: list[tuple[float, str]] = []
     for name, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        ridge, end, y = scale.x(max(lowest_x, peak / max(slopes.values()))), scale.x(highest_x), scale.y(peak)
-        label = f"{name} {_rate(peak)}"
-        if labels and y - labels[-1][0] < LINE:  # too close to the previous label
-            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {label}")
+        y, text = scale.y(peak), f"{name} {_rate(peak)}"
+        if labels and y - labels[-1][0] < LINE:
+            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {text}")
         else:
-            labels.append((y, label))
-        yield Ceiling("compute", "", ((ridge, y), (end, y)), end - 4, y - 6, 0.0)
-    for y, label in labels:
-        yield Ceiling("compute", label, (), scale.x(highest_x) - 4, y - 6, 0.0)
+            labels.append((y, text))
+    yield from (Label("ceiling", text, WIDTH - RIGHT - 4, y - 6, "end") for y, text in labels)
 
 
-def _point(row: Row, scale: _Scale, longest: float, named: bool) -> Point:
+def _point(row: Row, scale: _Scale, longest: float) -> Point:
     assert row.intensity is not None
     radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(row.seconds / longest)
     hint = (
-        f"{row.entry}: {row.stage}\n{row.intensity:.3g} operations a byte, {_rate(row.rate)}\n"
-        f"{format_bytes(row.memory_bytes)} in {format_seconds(row.seconds)}, {row.bound}"
+        f"{row.entry}: {row.stage}\n{row.intensity:.3g} operations per byte, {_rate(row.rate)}\n"
+        f"{format_bytes(row.memory_bytes)} in {format_seconds(row.seconds)}, bound by {row.bound}"
     )
-    x = scale.x(row.intensity)
-    return Point(row.entry, row.kind, x, scale.y(row.rate), radius, row.stage * named, x > 0.72 * WIDTH, hint)
+    return Point(row.entry, row.kind, scale.x(row.intensity), scale.y(row.rate), radius, row.stage, hint)
 
 
-def _apart(points: list[Point]) -> tuple[Point, ...]:
-    """Return the points with names only where these do not overlap others; the last points come first."""
-    taken: list[tuple[float, float, float]] = []
-    placed: list[Point] = []
-    for point in reversed(points):
-        near = [p for p in points if p.entry == point.entry and abs(p.x - point.x) + abs(p.y - point.y) < TOGETHER]
-        name = point.name and f"{point.name}{f' and {len(near) - 1} more' * (len(near) > 1)}"
-        width = LETTER * len(name) + 2 * point.radius + 10
-        begin = point.x - width if point.left else point.x
-        free = all(abs(point.y - y) > LINE or begin > end or begin + width < start for start, end, y in taken)
-        if name and free:
-            taken.append((begin, begin + width, point.y))
-        placed.append(replace(point, name=name * free))
-    return tuple(reversed(placed))
+def _point_labels(points: Sequence[Point], ceilings: Sequence[Ceiling], labels: Sequence[Label]) -> Iterator[Label]:
+    """Yield labels of the first `NAMED` points of each entry. A label covers no point, line or other label; a point
+    that leaves no such place has none."""
+    taken = [box for label in labels for box in label.boxes()]
+    taken += [box for ceiling in ceilings for box in _line_boxes(*ceiling.points)]
+    names: Counter[str] = Counter()
+    labelled: set[int] = set()
+    for point in points:
+        names[point.entry] += 1
+        if names[point.entry] > NAMED or id(point) in labelled:
+            continue
+        near = {id(p) for p in points if abs(p.x - point.x) + abs(p.y - point.y) < TOGETHER}
+        alike = [p for p in points if id(p) in near and p.entry == point.entry]
+        text = f"{point.name}{f' and {len(alike) - 1} more' * (len(alike) > 1)}"
+        others = taken + [p.box() for p in points if id(p) not in near]
+        for label in _places(point, text):
+            (box,) = label.boxes()
+            inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
+            if inside and not any(_overlap(box, other) for other in others):
+                taken.append(box)
+                labelled |= {id(p) for p in alike}
+                yield label
+                break
+
+
+def _places(point: Point, text: str) -> Iterator[Label]:
+    """Yield the label at the right, at the left, above and below its point."""
+    side, away = point.radius + GAP, point.radius + 0.25 * LINE + 2
+    yield Label("point", text, point.x + side, point.y + 4)
+    yield Label("point", text, point.x - side, point.y + 4, "end")
+    yield Label("point", text, point.x, point.y - away, "middle")
+    yield Label("point", text, point.x, point.y + away + 0.5 * LINE, "middle")
+
+
+def _line_boxes(start: tuple[float, float], end: tuple[float, float]) -> Iterator[Box]:
+    (x, y), (x2, y2) = start, end
+    count = math.ceil(math.hypot(x2 - x, y2 - y) / 4)
+    for at in range(count + 1):
+        share = at / max(1, count)
+        px, py = x + share * (x2 - x), y + share * (y2 - y)
+        yield px - 1, py - 1, px + 1, py + 1
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _rate(rate: float) -> str:

@@ -15,8 +15,10 @@ from sscc.runtime.timing.cost import SECOND
 from sscc.runtime.timing.replay import Span
 from sscc.runtime.timing.result import PipelineTiming
 
-LEFT, WIDTH = 216.0, 1000.0
-ROW, BAR, TOP = 19.0, 13.0, 30.0
+LEFT, WIDTH, RIGHT = 216.0, 1000.0, 24.0
+ROW, BAR, TOP = 19.0, 13.0, 44.0
+MARK = 100.0
+"""Width of the label of a mark."""
 LETTERS = 33
 ROWS = 60
 """Maximum number of drawn stages: those with the longest busy time."""
@@ -51,10 +53,12 @@ class Mark:
 
     Attributes:
         x: its coordinate.
+        anchor: anchor of the label, as in SVG; "" for a label that is only shown on hover.
     """
 
     x: float
     label: str
+    anchor: str = "middle"
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,12 @@ class Timeline:
     Attributes:
         heading: the shown iterations and their pipeline.
         sentences: bytes that prefetching hides, and time that it saves.
+        legend: kinds of bars and their labels.
     """
 
     heading: str
     sentences: tuple[str, ...]
+    legend: tuple[tuple[str, str], ...]
     width: float
     height: float
     left: float
@@ -120,6 +126,7 @@ class _Drawn:
         return Timeline(
             heading=self._heading(),
             sentences=tuple(self._sentences()),
+            legend=tuple(self._legend()),
             width=WIDTH,
             height=TOP + ROW * len(shown) + 8,
             left=LEFT,
@@ -127,21 +134,21 @@ class _Drawn:
             bars=tuple(bars),
             ticks=tuple(self._ticks()),
             borders=tuple(self._borders()),
-            left_out=f"{left_out} stages that are busy for less time are left out" * (left_out > 0),
+            left_out=f"Not drawn: {left_out} stages with less busy time." * (left_out > 0),
         )
 
     def _heading(self) -> str:
         where = f"kernel {self._kernel}, pipeline {self._pipeline.name}"
         if self._first == self._second:
-            return f"The one iteration of {where}: no pipeline of decode has two"
-        return f"Iterations {self._first} and {self._second} of {self._pipeline.iterations} of {where}"
+            return f"The only iteration of {where} (no decode pipeline has more)"
+        return f"Iterations {self._first} and {self._second} (of {self._pipeline.iterations}) of {where}"
 
     def _within(self, spans: Iterable[Span]) -> list[Span]:
         return [span for span in spans if span.end > self._begin and span.begin < self._end]
 
     def _x(self, time: int) -> float:
         share = (min(max(time, self._begin), self._end) - self._begin) / max(1, self._end - self._begin)
-        return LEFT + share * (WIDTH - LEFT - 8)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def _which(self, span: Span, memory: bool) -> str:
         return "busy" if memory else {self._second: "second", self._first: "first"}.get(span.iteration, "other")
@@ -159,7 +166,7 @@ class _Drawn:
         for run in runs:
             begin, end = run[0].begin, max(span.end for span in run)
             x, count = self._x(begin), sum(span.count for span in run)
-            time = f"{format_seconds((begin - self._begin) / SECOND)} + {format_seconds((end - begin) / SECOND)}"
+            time = f"{format_seconds((end - begin) / SECOND)} from {format_seconds((begin - self._begin) / SECOND)} on"
             which = "busy" if memory else f"iteration {run[0].iteration}: {count} firing{'s' * (count > 1)}"
             hint = f"{run[0].name}, {which}, {time}"
             yield Bar(x, max(0.6, self._x(end) - x), y, self._which(run[0], memory), hint)
@@ -172,10 +179,16 @@ class _Drawn:
             yield Mark(self._x(self._begin + round(number * step * SECOND)), format_seconds(number * step))
 
     def _borders(self) -> Iterator[Mark]:
-        for iteration in dict.fromkeys((self._first, self._second)):
-            span = self._spans[iteration]
-            yield Mark(self._x(span.begin), f"{iteration} begins")
-            yield Mark(self._x(span.end), f"{iteration} ends")
+        shown = dict.fromkeys((self._first, self._second))
+        times = [(self._spans[i].begin, f"iteration {i} begins", "start") for i in shown]
+        times += [(self._spans[i].end, f"iteration {i} ends", "end") for i in shown]
+        reached = 0.0
+        for time, label, anchor in sorted(times):
+            x = self._x(time)
+            begin = x if anchor == "start" else x - MARK
+            free = begin >= reached
+            reached = begin + MARK if free else reached
+            yield Mark(x, label, anchor if free else "")
 
     def _sentences(self) -> Iterator[str]:
         if self._first != self._second:
@@ -190,17 +203,25 @@ class _Drawn:
             early = _union((span.begin, min(span.end, ready)) for span in loads if span.begin < ready)
             if busy:
                 yield (
-                    f"Iteration {self._second} moves from and to memory for {format_seconds(busy / SECOND)}; "
-                    f"{100 * early / busy:.0f}% of that is done before iteration {self._first} ends."
+                    f"The loads and stores of iteration {self._second} take {format_seconds(busy / SECOND)}; "
+                    f"{100 * early / busy:.0f}% of that time is before the end of iteration {self._first}."
                 )
         slow, fast = self._sources.without_prefetch.seconds, self._step.seconds
-        saved = f"{format_seconds(slow - fast)} less" if slow > fast else "no less"
+        saved = f"saves {format_seconds(slow - fast)}" if slow > fast else "saves nothing"
         yield (
-            f"A step takes {format_seconds(fast)}; were every load to wait for the end of the iteration before, "
-            f"{format_seconds(slow)}: prefetch makes it {saved}."
+            f"Prefetch {saved}: a decode step takes {format_seconds(fast)}, and {format_seconds(slow)} if every load "
+            "waits for the end of the previous iteration."
         )
         main = self._step.target.main.name
-        yield f"{main.upper()} is busy {100 * self._share(main):.0f}% of the time that is shown."
+        yield f"{main.upper()} is busy {100 * self._share(main):.0f}% of the time shown."
+
+    def _legend(self) -> Iterator[tuple[str, str]]:
+        if self._first != self._second:
+            yield "first", f"iteration {self._first}"
+        yield "second", f"iteration {self._second}"
+        if len(self._iterations) > 2:
+            yield "other", "other iterations"
+        yield "busy", "memory busy"
 
     def _share(self, tier: str) -> float:
         inside = self._within(self._recording.tiers.get(tier, []))

@@ -183,7 +183,7 @@ class _Endpoints:
     # -- information
 
     async def health(self, request: Request) -> Response:
-        """200 while requests are accepted, otherwise 503."""
+        """Health: 200 while the server accepts requests, then 503."""
         if (ended := self._engine.failure) is not None:
             reason = {"reason": str(ServerErrors.RANK_GONE())} if isinstance(ended, RankError) else {}
             return JSONResponse({"status": "failed", **reason}, 503)
@@ -192,12 +192,12 @@ class _Endpoints:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self) -> Response:
-        """Metrics in Prometheus's text format."""
+        """Metrics in Prometheus' text format."""
         return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def status(self) -> Json:
-        """State of the server: sizes of the program, every slot, and totals since the start. Times are in seconds, rows
-        are per layer and KV head."""
+        """Sizes of the program, state of every slot, and totals since the start. Times are in seconds, rows are per
+        layer and KV head."""
         metrics, model = self._engine.metrics(), self._model
         return {
             "object": "status",
@@ -227,7 +227,7 @@ class _Endpoints:
         return {"object": "list", "data": [self._card()]}
 
     async def model(self, name: str) -> Json:
-        """Entry of a served model."""
+        """The served model of this name."""
         self._check_name(name)
         return self._card()
 
@@ -241,15 +241,15 @@ class _Endpoints:
     # -- generation
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        """Continues a prompt."""
+        """Completes a prompt."""
         return await self._answer(body, request, completion_prompts, self._completion_format)
 
     async def chat_completions(self, body: ChatBody, request: Request) -> Response:
-        """Continues a conversation."""
+        """Answers a conversation."""
         return await self._answer(body, request, chat_prompts, self._chat_format)
 
     async def responses(self, body: ResponsesBody, request: Request) -> Response:
-        """Continues a conversation, with OpenAI's Responses API. Nothing is stored."""
+        """Answers a conversation, in OpenAI's Responses format. Nothing is stored."""
         chat = body.chat()
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
@@ -258,7 +258,7 @@ class _Endpoints:
         return await self._answer(chat, request, chat_prompts, form)
 
     async def messages(self, body: MessagesBody, request: Request) -> Response:
-        """Continues a conversation, with Anthropic's API."""
+        """Answers a conversation, in Anthropic's format."""
 
         def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
             return MessagesFormat(self._model.name, self._reader(chat, prompts[0]), body.stop_sequences)
@@ -266,13 +266,13 @@ class _Endpoints:
         return await self._answer(body.chat(), request, chat_prompts, form)
 
     async def count_tokens(self, body: MessagesBody, request: Request) -> Response:
-        """Counts the tokens of a conversation's prompt, with Anthropic's API."""
+        """Counts the prompt tokens of a conversation, in Anthropic's format."""
         chat = body.chat()
         counted = self.workers.run(chat.size, lambda: chat_prompts(chat, self._model, self._limits)[0])
         return JSONResponse({"input_tokens": len(await unless_gone(request.receive, counted))})
 
     async def tokenize(self, body: TokenizeBody, request: Request) -> Response:
-        """Converts a text or a conversation to tokens."""
+        """Tokenizes a text or a conversation."""
         made = self.workers.run(body.size, lambda: body.tokens(self._model, self._limits))
         tokens = list((await unless_gone(request.receive, made)).tokens)
         texts = [as_text(self._spell(token)) for token in tokens] if body.return_token_strs else None
@@ -280,7 +280,7 @@ class _Endpoints:
         return JSONResponse({"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": texts})
 
     async def detokenize(self, body: DetokenizeBody, request: Request) -> Response:
-        """Converts tokens to a text."""
+        """Converts tokens to text."""
         text = await unless_gone(request.receive, self.workers.run(body.size, lambda: body.text(self._model)))
         return JSONResponse({"prompt": text, "content": text})
 
@@ -316,7 +316,7 @@ class _Endpoints:
         )
 
     async def slots(self, body: slots.SlotBody, request: Request) -> Response:
-        """Prefills a prompt for another server, which continues from its slot."""
+        """Prefills a prompt for another server, which decodes from the returned slot."""
         return await slots.prefilled(body, self._engine, self._model, self._limits, self._copies, request)
 
     async def _answer(

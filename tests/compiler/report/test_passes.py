@@ -52,8 +52,8 @@ def test_what_came_went_and_changed(tmp_path: Path) -> None:
     (row,) = compared(read_dumps(dumps_in(tmp_path, before, after), DIGEST)).rows
     assert [(change.name, change.what) for change in row.changes] == [
         ("a", "changed"),
-        ("c", "new"),
-        ("b", "gone"),
+        ("c", "added"),
+        ("b", "removed"),
         ("module", "changed"),
     ]
     changed = row.changes[0]

@@ -194,7 +194,7 @@ def test_a_key_and_a_hostile_name(browser: Any) -> None:
         page.click("#key-form button")
         page.wait_for_selector("#state.ok")
         assert page.text_content("#model") == HOSTILE
-        assert page.text_content("#chat-title") == "Go on with a text"
+        assert page.text_content("#chat-title") == "Text completion"
         page.fill("#temperature", "0")
         page.fill("#text", "ab")
         page.click("#send")

@@ -8,7 +8,7 @@
   theme.hidden = false;
   theme.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    try { localStorage.setItem("sscc-theme", root.dataset.theme); } catch { /* a page without storage forgets it */ }
+    try { localStorage.setItem("sscc-theme", root.dataset.theme); } catch { /* without storage the choice is not remembered */ }
   });
 
   for (const button of document.querySelectorAll("[data-toggle]")) {
@@ -20,7 +20,7 @@
     });
   }
 
-  // The link of the section that is read stands out.
+  // Highlight the link of the current section.
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const sections = [...document.querySelectorAll("main > section")];
   const mark = () => {
@@ -33,7 +33,7 @@
   addEventListener("scroll", mark, { passive: true });
   mark();
 
-  // Of a graph that is wider than the window the middle is shown, where most stages are.
+  // Scroll wide graphs to their middle, where most stages are.
   const centre = (scope) => {
     for (const graph of scope.querySelectorAll("svg.graph")) {
       const frame = graph.parentElement;
@@ -43,7 +43,18 @@
   centre(document);
   for (const kernel of document.querySelectorAll("details.kernel")) kernel.addEventListener("toggle", () => centre(kernel), { once: true });
 
-  // What one layer, or one head of it, keeps of the text.
+  // Fade each edge of a sideways scrolling box behind which there is more.
+  const fade = (box) => {
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  const resized = new ResizeObserver((entries) => { for (const entry of entries) fade(entry.target); });
+  for (const box of document.querySelectorAll(".scroll, .diff, nav ul")) {
+    box.addEventListener("scroll", () => fade(box), { passive: true });
+    resized.observe(box);
+  }
+
+  // Show what one layer or one of its heads keeps of the text.
   const part = document.getElementById("kept-part");
   if (part) {
     const names = ["evicted", "stored", "selected", "recent", "sink"];
@@ -59,11 +70,11 @@
         const share = reasons.filter((reason) => reason >= 2).length / reasons.length;
         const name = names[Math.max(...reasons)];
         word.className = name + " s" + Math.ceil(share * 4);
-        word.title = "position " + at + ": " + name + (shown.length > 1 ? ", " + Math.round(100 * share) + "% of heads" : "");
+        word.title = "position " + at + ": " + name + (shown.length > 1 ? ", kept by " + Math.round(100 * share) + "% of heads" : "");
       });
     });
   }
 
-  // On paper everything is open.
+  // Open everything for printing.
   addEventListener("beforeprint", () => { for (const item of document.querySelectorAll("details")) item.open = true; });
 })();

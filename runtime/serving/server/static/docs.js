@@ -1,4 +1,4 @@
-// The API as /openapi.json describes it: paths, and the fields of bodies.
+// The API page: paths and body fields from /openapi.json.
 "use strict";
 
 function element(name, className, text) {
@@ -87,11 +87,11 @@ async function show() {
       main.append(card);
     }
     const errors = element("section", "card");
-    errors.append(element("h2", "", "Errors"), element("p", "small", "Of every status from 400 on, in OpenAI's form:"));
+    errors.append(element("h2", "", "Errors"), element("p", "small", "The body of every response with status 400 or above (/v1/messages: Anthropic's format):"));
     errors.append(element("pre", "", '{"error": {"message": "..", "type": "..", "param": null, "code": null}}'));
     main.append(errors);
   } catch (error) {
-    main.replaceChildren(element("p", "card notice", "openapi.json could not be read: " + error.message));
+    main.replaceChildren(element("p", "card notice", "Cannot load openapi.json: " + error.message));
   }
 }
 

@@ -1,19 +1,20 @@
-// The server's page: asks /health and /v1/status every second, and lets a person talk to the model.
-// Whatever comes from the server or the model is put into the page as text.
+// The server's page: polls /health and /v1/status every second, and chats with the model.
+// All text from the server or the model is inserted as text, never as markup.
 "use strict";
 
-const PERIOD = 1000; // milliseconds between two looks
-const KEPT_SECONDS = 120; // what the plot shows
+const PERIOD = 1000; // milliseconds between two polls
+const KEPT_SECONDS = 120; // width of the plot
 const KEY = "sscc-api-key";
 const byId = (id) => document.getElementById(id);
+const EMPTY = byId("talk").firstElementChild.cloneNode(true);
 
 let chatTemplate = true;
 let modelName = "";
 let talk = []; // messages of the conversation
 let answering = null; // the AbortController of the answer that streams
-let before = null; // the last status, and when it came
+let before = null; // the last status and its time
 let points = []; // [time in ms, new tokens per second]
-let reading = new Map(); // of slots that read prompts: [request, time in ms, tokens read when it was first seen]
+let reading = new Map(); // by slot in prefill: [request, time in ms and prompt tokens read when first seen]
 
 function headers() {
   const key = sessionStorage.getItem(KEY);
@@ -31,6 +32,11 @@ function element(name, className, text) {
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+function counted(count, noun) {
+  return whole.format(count) + " " + noun + (count === 1 ? "" : "s");
+}
 
 function bytes(count) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -42,7 +48,7 @@ function bytes(count) {
   return number.format(count) + " " + units[unit];
 }
 
-// ------------------------------------------------------------------------------------------------ what runs now
+// ------------------------------------------------------------------------------------------------------ status
 
 async function look() {
   if (document.visibilityState === "hidden") return;
@@ -54,15 +60,15 @@ async function look() {
     const told = await health.json();
     if (status.status === 401) {
       askForKey();
-      showState("bad", "needs an API key");
+      showState("bad", "API key required");
       return;
     }
-    if (!status.ok) throw new Error("the server answers " + status.status);
+    if (!status.ok) throw new Error("HTTP status " + status.status);
     show(await status.json());
     showState(health.ok ? "ok" : "bad", health.ok ? "running" : told.reason || told.status);
   } catch (error) {
     before = null;
-    showState("bad", error instanceof TypeError ? "not reached" : error.message);
+    showState("bad", error instanceof TypeError ? "server unreachable" : error.message);
   }
 }
 
@@ -86,8 +92,8 @@ function show(status) {
     showFacts(status.program);
     chatTemplate = status.chat;
     byId("system-box").hidden = !chatTemplate;
-    byId("chat-title").textContent = chatTemplate ? "Chat" : "Go on with a text";
-    byId("text").placeholder = chatTemplate ? "Message" : "A text that the model goes on with (it has no chat template)";
+    byId("chat-title").textContent = chatTemplate ? "Chat" : "Text completion";
+    byId("text").placeholder = chatTemplate ? "Message" : "Text to continue (this model has no chat template)";
     byId("count").max = status.program.max_context;
     byId("count").value = Math.min(256, Math.max(1, Math.floor(status.program.max_context / 2)));
   }
@@ -108,25 +114,34 @@ function showFigures(status) {
   byId("speed").textContent = number.format(speed);
   const busy = status.slots.filter((slot) => slot.phase !== "free").length;
   byId("running").textContent = busy + " of " + status.slots.length;
-  byId("queued").textContent = status.queued ? status.queued + " wait" + (status.queued === 1 ? "s" : "") : "none waits";
+  byId("queued").textContent = counted(status.queued, "request") + " queued";
   const kept = status.slots.reduce((sum, slot) => sum + slot.kept_rows, 0);
   const evicted = status.slots.reduce((sum, slot) => sum + slot.evicted_rows, 0);
   byId("kept").textContent = short.format(kept);
-  byId("evicted").textContent = evicted ? short.format(evicted) + " evicted" : "none evicted";
+  byId("evicted").textContent = short.format(evicted) + " evicted";
   byId("total").textContent = short.format(status.totals.new_tokens);
-  byId("prompts").textContent = "tokens, " + short.format(status.totals.prompt_tokens) + " read";
+  byId("prompts").textContent = short.format(status.totals.prompt_tokens) + " prompt tokens";
 }
 
 function showPlot(now) {
-  const width = 600, height = 120, most = Math.max(1, ...points.map(([, speed]) => speed));
-  byId("peak").textContent = "most " + number.format(Math.max(0, ...points.map(([, speed]) => speed)));
+  const width = 600, height = 120, peak = Math.max(0, ...points.map(([, speed]) => speed));
+  const top = roundedUp(peak);
+  byId("peak").textContent = "peak " + number.format(peak);
+  byId("top").textContent = short.format(top);
+  byId("middle").textContent = short.format(top / 2);
   const at = ([time, speed]) =>
-    (width - ((now - time) / (KEPT_SECONDS * 1000)) * width).toFixed(1) + "," + (height - 4 - (speed / most) * (height - 12)).toFixed(1);
+    (width - ((now - time) / (KEPT_SECONDS * 1000)) * width).toFixed(1) + "," + (height - (speed / top) * height).toFixed(1);
   if (!points.length) return;
   const line = "M" + points.map(at).join("L");
   const first = at(points[0]).split(",")[0], last = at(points[points.length - 1]).split(",")[0];
   byId("line").setAttribute("d", line);
   byId("area").setAttribute("d", line + "L" + last + "," + height + "L" + first + "," + height + "Z");
+}
+
+// The end of an axis: 1, 2 or 5 times a power of ten, at least 1.
+function roundedUp(value) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((end) => end >= value);
 }
 
 function showSlots(status) {
@@ -140,7 +155,7 @@ function showSlots(status) {
     list.append(row);
   }
   const context = status.program.max_context;
-  byId("slots-note").textContent = "of " + short.format(context) + " positions each";
+  byId("slots-note").textContent = "context of " + whole.format(context) + " tokens each";
   status.slots.forEach((slot, index) => {
     const row = list.children[index];
     row.className = "slot " + slot.phase;
@@ -150,35 +165,35 @@ function showSlots(status) {
     bar.children[1].style.width = (100 * slot.evicted_rows) / context + "%";
     const words = {
       free: "free",
-      prefill: reads(slot),
-      decode: slot.prompt_tokens + " + " + slot.new_tokens + " tokens, " + number.format(slot.seconds) + " s",
+      prefill: progress(slot),
+      decode: slot.prompt_tokens + " prompt + " + slot.new_tokens + " new, " + number.format(slot.seconds) + " s",
     };
     what.textContent = words[slot.phase];
-    row.title = slot.phase === "decode" ? slot.kept_rows + " positions kept, " + slot.evicted_rows + " evicted" : "";
+    row.title = slot.phase === "decode" ? slot.kept_rows + " rows cached, " + slot.evicted_rows + " evicted" : "";
   });
 }
 
-// How far a slot has read its prompt, and how fast.
-function reads(slot) {
+// Prompt tokens that a slot has prefilled, and their rate.
+function progress(slot) {
   const now = performance.now();
   const known = reading.get(slot.slot);
   if (!known || known[0] !== slot.request) reading.set(slot.slot, [slot.request, now, slot.read_tokens]);
   const [, since, read] = reading.get(slot.slot);
   const speed = now > since ? ((slot.read_tokens - read) * 1000) / (now - since) : 0;
-  const words = "has read " + slot.read_tokens + " of " + slot.prompt_tokens + " tokens";
-  return speed > 0 ? words + ", " + number.format(speed) + " a second" : words;
+  const words = "prefill: " + slot.read_tokens + " of " + slot.prompt_tokens;
+  return speed > 0 ? words + ", " + number.format(speed) + " tokens/s" : words;
 }
 
 function showFacts(program) {
   const budgets = program.policy === "query"
-    ? "every step's query chooses " + program.topk + " rows; " + program.sink + " first, " + program.recent + " most recent"
-    : program.sink + " first + " + program.recent + " most recent + " + program.topk + " selected = " + program.budget + " rows";
+    ? program.sink + " sinks, " + program.recent + " recent, and " + program.topk + " selected by the query of every step"
+    : program.sink + " sinks + " + program.recent + " recent + " + program.topk + " selected = " + program.budget;
   const facts = [
-    ["program", program.layers + " layers, " + program.dtype],
-    ["slots", program.slots + " of " + program.max_context + " tokens"],
-    ["cache", budgets],
-    ["rows stored as", program.row_dtype === "model" ? program.dtype : program.row_dtype],
-    ["KV a sequence", bytes(program.kv_bytes) + ", uncompressed " + bytes(program.full_kv_bytes)],
+    ["model", program.layers + " layers, " + program.dtype],
+    ["slots", program.slots + ", each with a context of " + whole.format(program.max_context) + " tokens"],
+    ["cache rows", budgets],
+    ["row dtype", program.row_dtype === "model" ? program.dtype : program.row_dtype],
+    ["KV cache", bytes(program.kv_bytes) + " per sequence (" + bytes(program.full_kv_bytes) + " uncompressed)"],
   ];
   const list = byId("facts");
   list.replaceChildren();
@@ -226,7 +241,7 @@ async function ask(text) {
     try {
       body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } };
     } catch (error) {
-      say("error", "The JSON Schema is no JSON: " + error.message);
+      say("error", "The schema is not valid JSON: " + error.message);
       byId("text").value = text;
       return;
     }
@@ -241,7 +256,7 @@ async function ask(text) {
   }
   const shown = say("message assistant busy", "");
   const thought = element("details", "thought");
-  thought.append(element("summary", "", "Thought"), element("div", "", ""));
+  thought.append(element("summary", "", "Reasoning"), element("div", "", ""));
   const said = element("div", "said");
   shown.append(said);
   let drawing = 0; // the next frame in which the answer is drawn again
@@ -290,14 +305,14 @@ async function ask(text) {
   if (chatTemplate && answer) talk.push({ role: "assistant", content: answer });
   else if (chatTemplate) talk.pop();
   if (!answer && !thinking) shown.remove();
-  if (finish === "length") shown.append(element("p", "cut small", "The answer was cut: it has as many tokens as it may."));
+  if (finish === "length") shown.append(element("p", "cut small", "Truncated at the token limit."));
   if (usage && first) {
     const speed = usage.completion_tokens > 1 ? (usage.completion_tokens - 1) / ((performance.now() - first) / 1000) : 0;
     const words = [
-      usage.prompt_tokens + " + " + usage.completion_tokens + " tokens",
+      usage.prompt_tokens + " prompt + " + usage.completion_tokens + " new tokens",
       "first after " + Math.round(first - start) + " ms",
     ];
-    if (speed) words.push(number.format(speed) + " a second");
+    if (speed) words.push(number.format(speed) + " tokens/s");
     say("figures-of small", words.join(", "));
   }
 }
@@ -328,7 +343,7 @@ byId("text").addEventListener("keydown", (event) => {
 
 byId("clear").addEventListener("click", () => {
   talk = [];
-  byId("talk").replaceChildren(element("p", "empty", "Ask something. The answer streams as it is made."));
+  byId("talk").replaceChildren(EMPTY.cloneNode(true));
   byId("text").focus();
 });
 
