@@ -121,7 +121,7 @@ def test_a_share_of_the_chosen_rows_may_be_said_to_stay(artifact_of: Compiled, c
     report = json.loads(capsys.readouterr().out)
     assert report["decode_row_bytes"]["store"] == {"ddr": 2 * (TOPK // 2 + 1) * ROW}
     assert report["decode_row_bytes"]["cache"] == {"hbm": 2 * (SR + 1 + TOPK // 2) * ROW}
-    assert any("0.5 stay from the step before" in line for line in report["decode"]["assumptions"])
+    assert any("0.5" in line and "query" in line for line in report["decode"]["assumptions"])
     fetching = artifact_of("--kv-fetch", "2")
     check(one_line(["inspect", str(fetching), "--staying", "0.5"], capsys), TimingErrors.NOTHING_STAYS)
 
