@@ -125,7 +125,7 @@ def _assumptions(target: Target, settings: Settings) -> Iterator[str]:
     rows = "all rows" if valid_rows is None else f"those that {valid_rows} tokens fill"
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
     if staying:
-        yield f"a share of {staying:g} of the rows that a query selects stays near from the step before, beside the ring"
+        yield f"a share of {staying:g} of the rows that a query selects stays near from the step before"
     if settings.mean_experts:
         yield "tokens choose experts independently and uniformly: the mean number of them is read"
     if grid:
