@@ -181,7 +181,7 @@ def test_answers_are_those_of_a_session(llm: sscc.LLM, artifact: Path) -> None:
         assert output.prompt_token_ids == (*tokens,)
         assert output.outputs[0].token_ids == (*session.generate(tokens, 9),)
         if isinstance(prompt, str):
-            assert output.text == "".join(llm.stream(prompt, greedy)) == "".join(session.stream(prompt, 9))
+            assert output.text == "".join(llm.stream(prompt, greedy)) == "".join(session.generate(prompt, 9))
     assert llm.generate([4, 5, 6], greedy)[0].outputs[0].token_ids == outputs[2].outputs[0].token_ids
     assert llm.generate("a", greedy)[0].text == outputs[3].text
     chat = llm.chat([{"role": "user", "content": "once upon"}], greedy)

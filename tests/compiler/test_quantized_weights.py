@@ -253,7 +253,7 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
     assert "model.layers.*.mlp.gate_proj.weight" in names
     assert any("at most" in line and "(model.layers." in line for line in kinds)
     assert kinds[-2:] == [
-        "  model.embed_tokens.weight stays f32: it is not only read by products, which read a quantised copy",
+        "  model.embed_tokens.weight stays f32: it is also read by look-ups; products read a quantised copy",
         "  model.layers.*.mlp.down_proj.weight stays f32: it is not only read by products, or groups of 32 do not fit "
         "into [32, 48]",
     ]

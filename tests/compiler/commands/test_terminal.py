@@ -10,13 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from sscc.compiler.tools.commands import cli
 from sscc.runtime.serving.engine import Ticket
 from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.generation import Generation
+from sscc.runtime.session.samplers import Sampler
 from sscc.runtime.session.session import Session
 from sscc.runtime.text.tokenizer import encode, load_tokenizer
 from tests.compiler.commands.chatting import with_template
@@ -88,9 +91,11 @@ def test_generated_text(
     said = f"one\n{HOSTILE}\ttwo"
     tokens = encode(load_tokenizer(file), said)
 
-    def choose(session: Session, prompt: Any, *_: Any, **named: Any) -> Any:
-        session.prefill(0, prompt)
-        yield from tokens
+    picked = iter(tokens)
+    sampler = cast(Sampler, SimpleNamespace(pick=lambda logits: next(picked)))
+
+    def choose(session: Session, prompt: Any, *_: Any, **named: Any) -> Generation:
+        return Generation(lambda: session.prefill(0, prompt), lambda _: np.zeros(1), sampler, (), len(tokens))
 
     stream = Terminal() if is_terminal else io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)

@@ -37,7 +37,7 @@ def test_a_line_that_passes_a_layer_goes_round_its_nodes() -> None:
 
 
 def test_a_circle_is_refused() -> None:
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         place(dict.fromkeys("ab", (1.0, 1.0)), [("a", "b"), ("b", "a")])
 
 
