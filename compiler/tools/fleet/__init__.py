@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def app(options: dict[str, Any]) -> Application:
-    """The application of a deployment file, whose `args` are the options
-    (`sscc.compiler.tools.fleet.fleet_options.parse_options`).
+    """Return the Ray Serve application of a deployment file.
+
+    Args:
+        options: the file's `args` (`sscc.compiler.tools.fleet.fleet_options.parse_options`).
 
     Raises UsageError and InputError.
     """

@@ -1,5 +1,5 @@
-"""Options of a deployment file (deploy/fleet.yaml): those of `sscc serve`, with which every replica is started, and
-those of the fleet."""
+"""Options of a deployment file (deploy/fleet.yaml): those of `sscc serve`, which apply to every replica, and those of
+the fleet."""
 
 from __future__ import annotations
 
@@ -18,48 +18,49 @@ from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.support.serving_options import MOST_REQUESTS
 
 ARTIFACT = "artifact"
-_PROXY = "a gateway is reached by http: let a proxy before it speak https"
+_PROXY = "gateways serve http only: terminate TLS in a proxy in front of them"
 ELSEWHERE = {
-    "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
+    "api-key": f"keys must not be stored in a file: set {KEY_VARIABLE} in the environment of Ray",
     "ssl-certfile": _PROXY,
     "ssl-keyfile": _PROXY,
-    "trace": "a trace is of one process: sscc serve --trace",
+    "trace": "a trace covers a single process: use sscc serve --trace",
 }
-"""Options of `sscc serve` that a replica has no use for, and what is said about each."""
+"""Options of `sscc serve` that are refused in a deployment file, with the reason for each."""
 STREAM_INTERVAL_MS = 100
-"""An event takes a few tenths of a millisecond of a processor in each of the replica, the gateway and the client."""
+"""Default interval between the events of a stream. An event takes a few tenths of a millisecond of processor time in
+each of the replica, the gateway and the client."""
 
 
 class FleetOptionErrors(ErrorKind):
     NOT_REPLICAS = (
         UsageError,
-        "replicas is {text!r}, it must be a number from 1 to 9999, or two of them as in 1-4",
+        "replicas is {text!r}, but must be a number from 1 to 9999 or a range such as 1-4",
     )
-    NO_ARTIFACT = UsageError, "the deployment has no artifact: it must be the path of what `sscc compile` wrote"
-    NOT_OF_A_FLEET = UsageError, "{option} is no option of a fleet: {reason}"
-    UNKNOWN = UsageError, "there is no option {option!r} of a fleet{similar_hint}"
+    NO_ARTIFACT = UsageError, "the deployment has no `artifact`: set it to the path of an artifact"
+    NOT_OF_A_FLEET = UsageError, "a fleet does not take the option {option}: {reason}"
+    UNKNOWN = UsageError, "a fleet has no option {option!r}{similar_hint}"
     HOST_WITHOUT_PORT = (
         UsageError,
-        "host goes with port: without one Ray Serve listens (http_options of the deployment file)",
+        "`host` requires `port`: without a port Ray Serve listens (http_options of the deployment file)",
     )
     PORT_WITH_GATEWAYS = (
         UsageError,
-        "port requires a single gateway, but gateways is {gateways}: leave one of the two out",
+        "`port` requires a single gateway, but `gateways` is {gateways}: remove one of the two",
     )
-    NOT_ONE_VALUE = UsageError, "{option} is {value}, it must be one value"
-    NOT_A_SWITCH = UsageError, "{option} is {value!r}, it must be true or false"
+    NOT_ONE_VALUE = UsageError, "{option} is {value}, but must be a single value"
+    NOT_A_SWITCH = UsageError, "{option} is {value!r}, but must be true or false"
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many replicas there are: between `least` and `most`, by how many requests there are."""
+    """Range of the number of replicas. The number follows the number of requests."""
 
     least: int
     most: int
 
     @classmethod
     def parse(cls, text: str) -> Replicas:
-        """Of "2" or "1-4". Raises UsageError."""
+        """Parse a number ("2") or a range ("1-4"). Raises UsageError."""
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", text)
         least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= least <= most:
@@ -69,12 +70,12 @@ class Replicas:
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """Options of a deployment file beside those of its replicas.
+    """Options of a fleet, and the command line of its replicas.
 
     Attributes:
-        words: the command line of `sscc serve` for a replica.
+        words: command line of `sscc serve` for a replica.
 
-    Raises UsageError for options that contradict each other.
+    Raises UsageError for options that exclude each other.
     """
 
     words: tuple[str, ...]
@@ -101,18 +102,18 @@ class FleetOptions:
 
     @property
     def address(self) -> str:
-        """The address that the gateway listens on."""
+        """Address on which the gateway listens."""
         return self.host or DEFAULT_HOST
 
 
 def parse_options(options: Mapping[str, Any]) -> FleetOptions:
-    """Return the options that a deployment file has under `args`.
+    """Parse the options under `args` of a deployment file.
 
     Args:
-        options: "artifact", names of options of `sscc serve` without their dashes (true for one that takes no value),
-            and those of `FleetOptions`.
+        options: values of "artifact", of the options of `sscc serve` without their dashes (true for an option without
+            a value), and of the options of `FleetOptions`.
 
-    Raises UsageError for a name that is none, and for values that are not theirs.
+    Raises UsageError for an unknown name or an invalid value.
     """
     own, words = [], []
     fleet, server = _fleet_parser(), _parser()
@@ -135,7 +136,7 @@ def parse_options(options: Mapping[str, Any]) -> FleetOptions:
 
 
 def replica_options(words: Sequence[str]) -> Serving:
-    """Return the options of `sscc serve` on a command line. Raises UsageError."""
+    """Parse the command line of `sscc serve` for a replica. Raises UsageError."""
     return Serving.of(_parser().parse_args(words))
 
 
@@ -152,7 +153,8 @@ def _fleet_parser() -> Parser:
 
 
 def _flags(parser: Parser) -> dict[str, bool]:
-    """Return the options of a deployment file, without their dashes, and whether each takes a value."""
+    """Return the parser's options that a deployment file may set, without their dashes, with True for those that take a
+    value."""
     actions = [(option, action) for option, action in parser._option_string_actions.items() if option[:2] == "--"]
     names = {option.removeprefix("--"): action.nargs != 0 for option, action in actions}
     return {name: valued for name, valued in names.items() if name not in ELSEWHERE}
@@ -170,22 +172,23 @@ def _words(name: str, value: Any, valued: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How replicas of an artifact are deployed.
+    """Deployment of the replicas of an artifact.
 
     Attributes:
-        words: the command line of each, as of `sscc serve`.
-        slots: requests that one decodes together.
-        threads: of one, over all its ranks: processors that it is given.
-        ongoing: requests that one may have at a time: twice its slots, so that there is one whenever a slot is free.
-            What has no replica yet asks all of them how much they have to do, again and again, which costs them and
-            the gateway.
-        queue: requests that may wait for a replica.
-        drain_seconds: that a replica may go on for when it is to end.
-        by_prompt: True if replicas keep beginnings of prompts, so that requests are routed by their prompts.
+        words: command line of `sscc serve` for a replica.
+        slots: number of requests that a replica decodes together.
+        threads: threads of a replica over all its ranks, and the number of CPUs that Ray reserves for it.
+        ongoing: maximum number of requests of a replica at a time: twice its slots, so that a request is ready when a
+            slot becomes free. A request without a replica polls the load of all replicas, which costs time in them and
+            in the gateway.
+        queue: maximum number of requests that wait for a replica.
+        drain_seconds: time in which a replica that is to end may finish its requests.
+        by_prompt: True if replicas cache prompt prefixes, so that requests are routed by their prompts.
         imbalance: see `FleetOptions`.
-        max_body: bytes of a request's body.
-        hosts: names of the gateways beside that of `host` (`--allowed-hosts`).
-        origins, root_path: of the gateways (`--allowed-origins`, `--root-path`).
+        max_body: maximum size of a request's body in bytes.
+        hosts: host names of the gateways in addition to `host` (`--allowed-hosts`).
+        origins: origins that the gateways allow (`--allowed-origins`).
+        root_path: path prefix of the gateways (`--root-path`).
     """
 
     words: tuple[str, ...]
@@ -203,12 +206,12 @@ class Plan:
 
 
 def plan_of(options: FleetOptions) -> Plan:
-    """Return the deployment of an artifact by these options. Raises UsageError and InputError."""
+    """Return the deployment that the options describe. Raises UsageError and InputError."""
     replica = replica_options(options.words)
-    artifact = Artifact.load(replica.artifact, verify=False)  # replicas verify what they execute
+    artifact = Artifact.load(replica.artifact, verify=False)  # each replica verifies its artifact
     signature, ranks = artifact.signature, artifact.program.ranks
     slots = signature.batch
-    # Of two words of one name the last one counts.
+    # The last of several options with the same name wins, so the file's options override these.
     defaults = (f"--threads={ranks}", f"--stream-interval={STREAM_INTERVAL_MS}")
     return Plan(
         words=(*defaults, *options.words),

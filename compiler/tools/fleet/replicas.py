@@ -1,9 +1,9 @@
-"""What runs on Ray Serve. This is the one module that imports Ray.
+"""Replicas and gateways as Ray Serve deployments. Only this module imports Ray.
 
-A replica is an actor with the engine and the application of `sscc serve` in its process; one of several ranks starts
-the others as that command does. A gateway has the port, by Serve's proxy, and reaches
-the replicas through a handle, whose router knows which of them has what of a prompt. What Serve does itself: starting
-replicas and starting them again, checking their health, how many there are, and letting one that ends finish.
+A replica is an actor with the engine and the application of `sscc serve` in its process. With several ranks, it is rank
+0 and starts the others, as that command does. A gateway listens on a port of its own or behind Serve's proxies, and
+calls the replicas through a handle, whose router prefers the replica that has cached a prefix of the prompt. Serve
+itself starts and restarts replicas, checks their health, scales their number, and drains a replica before it ends.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from sscc.runtime.serving.server.hosts import Hosts
 _log = logging.getLogger("sscc.fleet")
 
 LOST = (RayActorError, WorkerCrashedError, ObjectLostError, ReplicaUnavailableError, ChannelLost)
-"""With what is said that an actor, or what it had sent, is gone."""
+"""Exceptions which mean that a replica, or a result that it had sent, is lost."""
 STATE_SECONDS = 5.0
 HEALTH_SECONDS = 5.0
 BACKOFF_SECONDS = 0.5
-"""Longest time after which a request that waits for a replica looks for one again."""
-_ROUTED_AT_ONCE = 4096  # requests of one gateway
+"""Maximum time in seconds before a request without a replica tries again to find one."""
+_ROUTED_AT_ONCE = 4096  # maximum number of requests of a gateway
 
 
 def application(options: FleetOptions, plan: Plan) -> serve.Application:
-    """What Serve is to run, by a deployment file's options and what they mean for the artifact."""
+    """Return the Serve application with the replicas and gateways that the options and the plan describe."""
     replicas = options.replicas
     scale: dict[str, Any] = {"num_replicas": replicas.least}
     if replicas.most > replicas.least:
@@ -91,10 +91,10 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
 
 
 class Replica:
-    """The engine and the application of `sscc serve`.
+    """Serve deployment with the engine and the application of `sscc serve`.
 
     Args:
-        words: the command line.
+        words: command line of `sscc serve`.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
@@ -109,12 +109,14 @@ class Replica:
         self._name = serve.get_replica_context().replica_id.unique_id
 
     async def answer(self, call: Call, to: Address) -> tuple[list[Part], int]:
-        """What the application answers: the parts of an answer that is no stream; of a stream the number of parts,
-        which go to the gateway as they come.
+        """Return the application's answer as (parts, number of streamed parts).
 
-        The process of an engine that has failed ends, with which Serve knows it at once as one to be replaced: its
-        refusals would come quicker than any health check. Where a rank was lost, what was under way ends so too, as it
-        may well succeed elsewhere; what an engine itself has failed of is answered.
+        The parts of a stream are sent to the gateway as they are generated, and the returned list is empty. Otherwise
+        the list has all parts, and the number is 0.
+
+        If the engine has failed before, the process ends, so that Serve replaces the replica at once: until the next
+        health check it would attract requests by refusing them quickly. The process also ends during a request if a
+        rank is lost, because the request can succeed on another replica. Other failures of the engine are answered.
         """
         if self._served.engine.failure is not None:
             self._end_process()
@@ -133,7 +135,7 @@ class Replica:
         return whole, sent
 
     async def state(self) -> tuple[str, dict[str, Any]]:
-        """The replica's name, and what `Pool.states` tells of it."""
+        """Return the replica's name and its state, in the form of `Pool.states`."""
         metrics, status = await self._get("/metrics"), await self._get("/v1/status")
         return self._name, {"metrics": metrics.decode(), "status": json.loads(status)}
 
@@ -146,18 +148,18 @@ class Replica:
         return b"".join(part for part in parts if isinstance(part, bytes))
 
     def check_health(self) -> None:
-        """Raises what ended the engine: Serve then starts another replica."""
+        """Raise RuntimeError if the engine has failed. Serve then starts another replica."""
         if (failure := self._served.engine.failure) is not None:
             raise RuntimeError(f"the engine has failed: {failure}")
 
     def __del__(self) -> None:
-        """Serve calls this when every request is finished, or its time is over."""
+        """Close the engine. Serve calls this when all requests are finished or the time to drain is over."""
         if hasattr(self, "_open"):
             self._open.close()
 
 
 class RayPool:
-    """The replicas, through Serve's handle; what streams comes past it, into an inbox."""
+    """Pool of the replicas. Calls go through Serve's handle; streams bypass it and arrive in an `Inbox`."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self._handle = handle
@@ -197,13 +199,13 @@ class RayPool:
 
 
 class Front:
-    """A gateway.
+    """Serve deployment of a gateway.
 
     Args:
-        replicas: the deployment of `Replica`.
-        plan: of theirs.
+        replicas: handle of the `Replica` deployment.
+        plan: plan of the replicas.
         attempts: see `Gateway`.
-        host: the address that it listens on, where it has a port of its own.
+        host: address on which the gateway listens, if it has a port of its own.
     """
 
     def __init__(self, replicas: DeploymentHandle, plan: Plan, attempts: int, host: str) -> None:
@@ -221,21 +223,22 @@ class Front:
         self._listening: Listening | None = None
 
     async def __call__(self, request: Request) -> Response:
-        """A request that one of Serve's proxies has."""
+        """Answer a request that came through one of Serve's proxies."""
         return _Through(self._gateway)
 
     async def reconfigure(self, listens: Mapping[str, Any]) -> None:
-        """Listens on a port of its own. Serve calls this before there is anything to do, and where it has changed."""
+        """Listen on a port of its own. Serve calls this before the first request and when the configuration changes."""
         await self._stop()
         self._listening = await Listening.start(self._gateway, listens["host"], listens["port"], self._drain_seconds)
 
     def check_health(self) -> None:
-        """Raises where the port is lost: Serve then starts another gateway."""
+        """Raise RuntimeError if the gateway has stopped listening. Serve then starts another one."""
         if self._listening is not None and self._listening.ended:
-            raise RuntimeError("the gateway listens no more")
+            raise RuntimeError("the gateway has stopped listening")
 
     async def __del__(self) -> None:
-        """Serve calls this when the gateway is to end, and waits as long as a request may go on."""
+        """Stop listening. Serve calls this when the gateway is to end, and waits until requests are finished or the
+        time to drain is over."""
         await self._stop()
 
     async def _stop(self) -> None:
@@ -245,7 +248,7 @@ class Front:
 
 
 class _Through(Response):
-    """An answer that an ASGI application makes. Serve calls it with the request's own scope."""
+    """Response that an ASGI application generates. Serve calls it with the scope of the request."""
 
     def __init__(self, application: ASGIApp) -> None:
         super().__init__()
@@ -256,10 +259,10 @@ class _Through(Response):
 
 
 class PrefixRouter(RequestRouter):
-    """Chooses the replica that has the longest beginning of a prompt, unless it has much more to do than others."""
+    """Router that prefers the replica with the longest cached prefix of a prompt, unless its load is much higher."""
 
     def initialize_state(self, imbalance: int) -> None:
-        """Called by Serve with what `application` says."""
+        """Create the table of prompts. Serve calls this with `request_router_kwargs`."""
         self._affinity: Affinity[ReplicaID] = Affinity(imbalance)
 
     async def choose_replicas(
@@ -267,7 +270,7 @@ class PrefixRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """See `RequestRouter`."""
         if pending_request is not None:
-            pending_request.routing_context.should_backoff = True  # where all are full, it waits a moment
+            pending_request.routing_context.should_backoff = True  # wait a moment if all are full
         by_id = {one.replica_id: one for one in candidate_replicas}
         loads = {one: self.replica_queue_len_cache.get(one) or 0 for one in by_id}
         ranks = self._affinity.ranked(_keys(pending_request), loads)

@@ -1,7 +1,7 @@
-"""Ranks that follow one: rank 0 has the session, and tells the others of every call of the interpreter that it makes.
+"""Ranks that follow rank 0, which owns the session and sends each of its interpreter calls to the others.
 
-So session, engine and server are of one process, whatever the number of ranks. Each rank makes the same calls of its
-own interpreter, with its own part of the weights; in them they exchange what the program says.
+Session, engine and server therefore live in one process, for any number of ranks. Each rank makes the same calls to its
+own interpreter, which holds its part of the weights. During a call the ranks exchange data as the program prescribes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CrewErrors(ErrorKind):
     RANK_FAILED = RankError, "rank {rank} failed: {cause}"
     ANOTHER_FAILED = RankError, "another rank failed: {cause}"
     SILENT = RankError, "rank {rank} does not answer"
-    NOT_A_COMMAND = RankError, "rank {rank} sent {what!r}, which is no message of ranks"
+    NOT_A_COMMAND = RankError, "rank {rank} sent {what!r}, which is not a message between ranks"
     NOT_WATCHED = UsageError, "the stages of a program of {ranks} ranks cannot be watched: compile without --tp"
 
 
@@ -57,28 +57,30 @@ class Word(StrEnum):
     READY = "ready"  # the others to rank 0
     FAILED = "failed"
     LOST = "lost"
-    PING = "ping"  # on a link of their own, by threads of their own, also while ranks are at work
+    PING = "ping"  # on a separate link, by separate threads, so that busy ranks answer too
     PONG = "pong"
 
 
 VOCABULARY = {
     kind.__name__: kind for kind in (Signature, Geometry, CachePlan, LayerGroup, Stream, *get_args(RowOperation))
 }
-"""The dataclasses of commands."""
+"""Dataclasses that commands may contain."""
 
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
-"""Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
+"""Time in seconds in which a rank must send or answer a ping while the program is opened. It is long because imports
+may block the other threads of the rank."""
 REASON_SECONDS = 5.0
-"""Seconds in which a rank that has failed says why, after another one has noticed; a busy machine takes long to let
-it."""
+"""Time in seconds in which a failed rank reports the reason, after another rank has noticed the failure. It is long
+because a rank on a busy machine may be slow to report."""
 BLAME_SECONDS = 1.0
-"""Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls."""
+"""Time in seconds in which the ranks report that they could not reach each other. A rank that does not report has
+stalled."""
 
 
 class ReportedError(SsccError):
-    """An error that another rank has raised, as `SsccError.as_json` describes it: its kind may belong to a module that
-    this process has not imported."""
+    """Error that another rank has raised. It is built from the result of `SsccError.as_json`, because its kind may
+    belong to a module that this process has not imported."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         message, fields = report.get("message"), report.get("fields")
@@ -93,7 +95,7 @@ class ReportedError(SsccError):
 
 
 def report_of(error: BaseException) -> dict[str, Any]:
-    """Return an error as `SsccError.as_json` has it, for another rank."""
+    """Return the report of an error for another rank, in the form of `SsccError.as_json`."""
     if isinstance(error, SsccError):
         return error.as_json()
     return {"kind": None, "message": f"{type(error).__name__}: {quoted(error)}", "fields": {}}
@@ -110,13 +112,13 @@ _IN_A_MEETING = (
     NativeErrors.RANK_ENDED,
     NativeErrors.RANK_FAILED,
 )
-"""Kinds that tell a rank that another one has failed, and not why."""
+"""Kinds of errors which mean that another rank has failed, without the reason."""
 _WITH_A_REASON = (GroupErrors.FAILED, NativeErrors.RANK_FAILED)
-"""Those of them after which the rank that has failed sends the reason."""
+"""Kinds in `_IN_A_MEETING` after which the failed rank sends the reason."""
 
 
 def _reported(report: Mapping[str, Any]) -> SsccError:
-    """Return what another rank says of a third one as an error of the same kind here."""
+    """Return the error that another rank reports about a third one, with the same kind if it is known here."""
     kind, fields = _RANK_KINDS.get(str(report.get("kind"))), report.get("fields")
     if kind is None or not isinstance(fields, Mapping) or fields.keys() != set(kind.field_names):
         return CrewErrors.ANOTHER_FAILED(cause=ReportedError(report))
@@ -125,18 +127,19 @@ def _reported(report: Mapping[str, Any]) -> SsccError:
 
 
 class Crew:
-    """The ranks that follow rank 0, which makes one.
+    """The ranks that follow rank 0, as seen by rank 0.
 
-    A thread of its own listens to them and asks whether they are there, also while nothing is to be done.
+    A thread receives their messages and pings them, also while they are idle.
 
     Args:
-        links: to the others, by rank.
-        group: rank 0's.
-        stop: ends the others, at once or where they do not end themselves; called twice at most.
-        beats: links to the others, by rank, on which they are asked whether they are there. Threads of one process
-            have none: they end with it.
-        suspended: the ranks that are known not to run at all, for `PATIENCE` by now; asked twice a second. It tells of
-            those that do not answer because they are busy while they open the program.
+        links: links to the other ranks, in order.
+        group: group of rank 0.
+        stop: function that ends the other ranks: at once if its argument is True, otherwise after giving them time to
+            end by themselves. It is called at most twice.
+        beats: links to the other ranks, in order, on which they are pinged. Ranks that are threads of this process
+            have none, because they end with it.
+        suspended: function that returns the ranks that have been suspended for `PATIENCE`; called twice a second. It
+            tells a suspended rank from one that is too busy to answer while it opens the program.
     """
 
     def __init__(
@@ -157,27 +160,27 @@ class Crew:
         self._suspended = suspended
         self._state = threading.Condition()
         self._ready: set[int] = set()
-        self._blameless: set[int] = set()  # ranks that have ended because of another one
-        self._asked: dict[int, Waited] = {}  # since a rank was asked whether it is there, until it answers
-        self._noticed: tuple[SsccError, int, Waited] | None = None  # the first failure without its reason, and by whom
+        self._blameless: set[int] = set()  # ranks that have ended because of another rank's failure
+        self._asked: dict[int, Waited] = {}  # time since a ping that is not answered yet, by rank
+        self._noticed: tuple[SsccError, int, Waited] | None = None  # a failure without its reason, and its reporter
         self._closed = False
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="sscc-ranks", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when all ranks are ready. Raises RankError: one has failed."""
+        """Wait until all ranks are ready. Raises RankError if one has failed."""
         with self._state:
             self._state.wait_for(lambda: self.error is not None or len(self._ready) == len(self._links))
         self.check()
 
     def check(self) -> None:
-        """Raises RankError if a rank is gone."""
+        """Raise the error that has ended the ranks, if any."""
         if self.error is not None:
-            raise copy.copy(self.error)  # every caller gets a traceback of its own
+            raise copy.copy(self.error)  # each caller gets a traceback of its own
 
     def call(self, *message: object) -> None:
-        """Tells all others what to do."""
+        """Send a message to all other ranks. Raises the error that has ended the ranks, if any."""
         self.check()
         with self._sending:
             for link in self._links:
@@ -189,14 +192,14 @@ class Crew:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """In which the others are at work; an error here ends them all."""
+        """Context in which the other ranks work. An error in it ends all ranks."""
         try:
             yield
         except BaseException as error:
             self.failed(error)
 
     def failed(self, error: BaseException) -> NoReturn:
-        """End all ranks because rank 0 has failed. Raises the error, or what was known of another rank before."""
+        """End all ranks because rank 0 has failed. Raises the error, or the earlier error of another rank."""
         if isinstance(error, SsccError) and error.kind is GroupErrors.UNREACHED:
             with self._state:
                 everybody = len(self._links)
@@ -214,7 +217,7 @@ class Crew:
         raise error
 
     def close(self) -> None:
-        """Ends the others; nothing happens if they have ended."""
+        """End the other ranks. Calling it again has no effect."""
         with self._state:
             if self._closed:
                 return
@@ -255,12 +258,12 @@ class Crew:
             self._judge()
 
     def _hear(self, link: Link) -> bool:
-        """Take a message. Return True if there may be more."""
+        """Receive a message. Return False if no more will come on the link."""
         try:
             message = link.receive()
             known = self._take(link.peer, message)
         except RankError as error:
-            # A rank says on the other link why it ends.
+            # A rank reports on the other link why it ends, so a closed link for pings is no error.
             if link.peer not in self._blameless and link not in self._beats:
                 self._lost(error, link.peer)
             return False
@@ -269,7 +272,7 @@ class Crew:
         return known
 
     def _take(self, rank: int, message: Any) -> bool:
-        """Do what a message asks for. Return False if it is none."""
+        """Process a message. Return False if it is invalid."""
         match message:
             case (Word.FAILED, dict(report)):
                 self._lost(CrewErrors.RANK_FAILED(rank=rank, cause=ReportedError(report)), rank)
@@ -281,7 +284,7 @@ class Crew:
                     error = _reported(report)
                     if error.kind not in _WITH_A_REASON:
                         self._lost(error, rank)
-                    elif self._noticed is None:  # the reason of the rank that has failed may come later than this
+                    elif self._noticed is None:  # the failed rank's own report, with the reason, may come later
                         self._noticed = error, rank, Waited()
             case (Word.PONG,):
                 self._asked.pop(rank, None)
@@ -314,7 +317,7 @@ class Crew:
                 self._lost(CrewErrors.SILENT(rank=rank), rank)
 
     def _lost(self, error: SsccError, rank: int) -> None:
-        """The first error ends everything."""
+        """Record an error and end all ranks. Only the first error counts."""
         with self._state:
             if self._closed or self.error is not None:
                 return
@@ -327,9 +330,10 @@ class Crew:
 
 
 class LeadingRows(KeptRows):
-    """Rank 0's copies, with which the others make theirs.
+    """Kept rows of rank 0. Every operation is sent to the other ranks too.
 
-    What is given up here the others hear of before the next operation, since finalizers may not wait for them.
+    Copies that are dropped here are dropped on the other ranks before the next operation, because a finalizer must not
+    wait for them.
     """
 
     def __init__(self, signature: Signature, tensor: Tensors, crew: Crew) -> None:
@@ -352,12 +356,12 @@ class LeadingRows(KeptRows):
 
 
 class LeadingInterpreter:
-    """Rank 0's interpreter, which the others follow. A session sees nothing else of them.
+    """Interpreter of a program of several ranks, in the process of rank 0. It is all that a session sees of the ranks.
 
-    What it shows of tensors is rank 0's part. Nobody may write there: the others would not know.
+    Its tensors are rank 0's part and must not be written, because the other ranks would not receive the change.
 
     Attributes:
-        own: the interpreter of rank 0's part.
+        own: interpreter of rank 0's part.
     """
 
     def __init__(self, inner: Interpreter, crew: Crew) -> None:
@@ -376,16 +380,16 @@ class LeadingInterpreter:
 
     @property
     def failure(self) -> SsccError | None:
-        """See `Interpreter`: the error of a rank."""
+        """Error that has ended the ranks; see `Interpreter`."""
         return self._crew.error
 
     @property
     def program(self) -> None:
-        """None: a rank executes a part of the program."""
+        """None, because each rank executes only a part of the program."""
 
     @property
     def host_threads(self) -> Team | None:
-        """See `Interpreter`: those of rank 0."""
+        """Threads of rank 0; see `Interpreter`."""
         return self.own.host_threads
 
     def run(
@@ -405,21 +409,21 @@ class LeadingInterpreter:
         return frozenset()
 
     def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
-        """Raises UsageError: a stage of several ranks is in several processes."""
+        """Raise UsageError: a stage of several ranks runs in several processes."""
         raise CrewErrors.NOT_WATCHED(ranks=self.ranks)
 
     def keep_rows(self, signature: Signature) -> KeptRows:
-        """What keeps copies of this program's rows on all ranks: always the same."""
+        """Return the object that keeps copies of rows on all ranks. Every call returns the same object."""
         if self._rows is None:
             self._rows = LeadingRows(signature, self.own.device_tensor, self._crew)
         return self._rows
 
     def device_tensor(self, name: str) -> DeviceTensor:
-        """See `Interpreter`: rank 0's part."""
+        """Return rank 0's part of a tensor; see `Interpreter`."""
         return self.own.device_tensor(name)
 
     def start_trace(self, capacity: int) -> None:
-        """See `Interpreter`: rank 0's threads."""
+        """Trace the threads of rank 0; see `Interpreter`."""
         self.own.start_trace(capacity)
 
     def end_trace(self) -> StageTrace | None:
@@ -438,15 +442,15 @@ class LeadingInterpreter:
 
 
 class _Answers:
-    """Another rank's thread that says it is there when rank 0 asks; and finds that rank 0 asks no more.
+    """Thread of a rank other than 0 that answers the pings of rank 0, and detects that they have stopped.
 
     Args:
-        beats: the link on which rank 0 asks.
-        lost: ends what this rank does, because rank 0 is gone.
+        beats: link on which rank 0 sends pings.
+        lost: function that ends the work of this rank when rank 0 is lost.
 
     Attributes:
-        patience: seconds in which rank 0 asks again.
-        error: why rank 0 is taken for gone.
+        patience: maximum time between two pings in seconds.
+        error: error that says why rank 0 is considered lost; None as long as it is not.
     """
 
     def __init__(self, beats: Link, lost: Callable[[], None]) -> None:
@@ -482,15 +486,17 @@ class _Answers:
 def follow(
     link: Link, group: Group, open_interpreter: Callable[[], Interpreter], beats: Link | None = None
 ) -> None:
-    """Does on another rank what rank 0 says, until it says that this was all.
+    """Execute the commands of rank 0 on another rank until rank 0 ends it.
 
     Args:
-        link: to rank 0.
-        beats: the link on which rank 0 asks whether this rank is there, if it does.
+        link: link to rank 0.
+        group: group of this rank.
+        open_interpreter: function that opens this rank's part of the program.
+        beats: link on which rank 0 sends pings; None if it sends none.
 
     Raises:
-        RankError: rank 0 is gone, or another rank is.
-        SsccError: what has failed here; rank 0 is told.
+        RankError: rank 0 or another rank is lost.
+        SsccError: this rank has failed. The error is reported to rank 0.
     """
 
     def rank_0_is_lost() -> None:
@@ -504,7 +510,7 @@ def follow(
         rows: KeptRows | None = None
         link.send((Word.READY,))
         while True:
-            message = link.receive(None)  # rank 0 may take its time, and that it is there the answers know
+            message = link.receive(None)  # no time limit: rank 0 may be idle, and `answers` detects its loss
             if message == (Word.END,):
                 return
             if answers is not None:
@@ -535,7 +541,7 @@ def follow(
 
 
 def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Interpreter]) -> LeadingInterpreter:
-    """The interpreter of rank 0, which ranks follow that are threads of this process."""
+    """Return the interpreter of rank 0, with the other ranks as threads of this process."""
     pairs = [socket.socketpair() for _ in groups[1:]]
     threads = [
         threading.Thread(target=_follow_quietly, args=(Link(there, 0), group, open_interpreter), daemon=True)
@@ -558,7 +564,7 @@ def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Inter
 
 
 def _follow_quietly(link: Link, group: Group, open_interpreter: Callable[[Group], Interpreter]) -> None:
-    """Rank 0 says what has happened."""
+    """Follow rank 0 without raising, because rank 0 reports errors."""
     try:
         follow(link, group, lambda: open_interpreter(group))
     except Exception:

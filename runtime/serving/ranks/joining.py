@@ -1,9 +1,9 @@
-"""Ranks that torchrun has started with one command: they find each other, and all but rank 0 follow that one.
+"""Ranks that torchrun has started: they connect to each other, and then follow rank 0.
 
-Ranks of one machine meet at a socket in the file system, in a folder of the user's cache that is open to the user
-alone; the kernel says who has connected. Ranks of several machines meet at `MASTER_ADDR`, and prove to each other that
-they know the secret that the user has given all of them (`handshake`). torchrun's store
-carries a port and nothing else: whoever changes it keeps ranks from joining, but does not become one.
+Ranks of one machine connect through sockets in a folder of the user's cache that only the user can access; the kernel
+reports the user of each connection. Ranks of several machines connect to `MASTER_ADDR` and prove to each other that
+they know a secret that the user has given to all of them (`handshake`). torchrun's store only carries a port. Someone
+who changes it can keep ranks from joining, but can not become a rank.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from sscc.runtime.support.user_cache import make_cache_folder
 
 
 class JoiningErrors(ErrorKind):
-    NO_RANK = UsageError, "RANK is {rank!r} and WORLD_SIZE {ranks!r}: both must be integers, with RANK the smaller"
+    NO_RANK = UsageError, "RANK is {rank!r} and WORLD_SIZE {ranks!r}, but both must be integers and RANK the smaller"
     NO_LISTENING = InputError, "rank {rank} cannot listen at {address}: {cause}"
     NO_STORE = InputError, "torchrun's store at {address} does not answer: {cause}"
-    NO_PORT = RankError, "torchrun's store has {port!r} as the port of rank 0"
-    NO_SHARED_MEMORY = InputError, "the ranks share no memory: use --transport sockets"
+    NO_PORT = RankError, "torchrun's store has {port!r} as the port of rank 0, which is not a port"
+    NO_SHARED_MEMORY = InputError, "the ranks do not share memory: use --transport sockets"
 
 
 FORMING_SECONDS = 300.0
-"""Seconds in which all ranks must have come: machines are started one after another."""
+"""Time in seconds in which all ranks must have connected. It is long because machines are started one after another."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FOLDER = "ranks"
 
 
 def launched() -> tuple[int, int] | None:
-    """Return the rank that torchrun has started this process as, and the number of ranks; None if it did not.
+    """Return the rank of this process and the number of ranks; None if torchrun has not started this process.
 
     Raises:
-        UsageError: its environment variables are no ranks.
+        UsageError: the environment variables do not hold a valid rank and number of ranks.
     """
     if not all(name in os.environ for name in _VARIABLES):
         return None
@@ -77,13 +77,17 @@ def launched() -> tuple[int, int] | None:
 
 
 def ranks_of_this_machine(ranks: int) -> int:
-    """Return the number of ranks, of `ranks`, that are processes of this machine, as torchrun says."""
+    """Return the number of ranks on this machine, out of `ranks` in total."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if launched() else ranks
 
 
 def share_of_threads(threads: int | None, ranks: int) -> tuple[int, bool]:
-    """Return the threads of a rank, of those that all ranks of this machine may use together, and True if each thread
-    has a CPU."""
+    """Return the number of threads of a rank, and True if each thread of all ranks has a CPU.
+
+    Args:
+        threads: total number of threads of the ranks of this machine; None for the number of usable CPUs.
+        ranks: number of ranks of this machine.
+    """
     usable = _native.usable_threads()
     share = max(1, (threads or usable) // ranks)
     return share, share * ranks <= usable
@@ -91,12 +95,13 @@ def share_of_threads(threads: int | None, ranks: int) -> tuple[int, bool]:
 
 @dataclass(frozen=True)
 class Joined:
-    """A rank's place among those that torchrun has started.
+    """Connections of a rank that torchrun has started.
 
     Attributes:
-        commands: links for what rank 0 says, of rank 0 to all others.
-        beats: links on which rank 0 asks whether the others are there.
-        threads: of this rank.
+        group: group of this rank.
+        commands: links for commands: on rank 0 to all other ranks, on another rank to rank 0.
+        beats: links for pings, between the same ranks.
+        threads: number of threads of this rank.
     """
 
     group: ProcessGroup
@@ -109,13 +114,14 @@ def join(transport: str | None, threads: int | None, seconds: float = FORMING_SE
     """Join the ranks that torchrun has started.
 
     Args:
-        transport: MEMORY or SOCKETS; None: memory where all ranks share it, else sockets.
-        seconds: in which all others must have come.
+        transport: MEMORY or SOCKETS; None for memory if all ranks share it, otherwise sockets.
+        threads: total number of threads of the ranks of this machine; None for the number of usable CPUs.
+        seconds: time in which all other ranks must have connected.
 
     Raises:
-        UsageError: ranks of several machines have no secret, or there is no such transport.
-        InputError: this rank cannot listen, or the ranks do not share the memory that was asked for.
-        RankError: the ranks do not find each other.
+        UsageError: ranks of several machines have no secret, or the transport is unknown.
+        InputError: this rank cannot listen, or `transport` is MEMORY and the ranks do not share memory.
+        RankError: the ranks cannot connect to each other.
     """
     check_transport(transport)
     place = launched()
@@ -137,11 +143,11 @@ def _joined(meeting: _Meeting, transport: str | None, threads: int | None, secon
         for link in group_links:
             link.send(None)
     else:
-        group_links[0].receive(seconds)  # rank 0 says that all have come
+        group_links[0].receive(seconds)  # rank 0 sends this when all ranks have connected
     share, each = share_of_threads(threads, ranks_of_this_machine(ranks))
     data = {peer: links[Channel.DATA, peer] for peer in _others(rank, ranks)}
 
-    # The ranks choose the transport by values over links; windows come later.
+    # The ranks agree on the transport over links, which exist before any transport.
     group = ProcessGroup(rank, ranks, group_links, Sockets(rank, data))
     memory = shared_by_all(group.exchange, rank) if transport in (None, MEMORY) else None
     if memory is not None:
@@ -160,10 +166,13 @@ def _joined(meeting: _Meeting, transport: str | None, threads: int | None, secon
 def follow_joined(
     transport: str | None, threads: int | None, open_interpreter: Callable[[ProcessGroup, int], Interpreter]
 ) -> None:
-    """Join the ranks as another one than rank 0, and follow that one to its end.
+    """Join the ranks as a rank other than 0, and follow rank 0 to its end. Raises as `join` and `follow`.
 
     Args:
-        open_interpreter: from the ranks and this one's threads. transport, threads: and errors: see `join`.
+        transport: see `join`.
+        threads: see `join`.
+        open_interpreter: function that opens this rank's part of the program, given the group and the number of
+            threads of this rank.
     """
     joined = join(transport, threads)
     (commands,), (beats,) = joined.commands, joined.beats
@@ -171,12 +180,12 @@ def follow_joined(
 
 
 def _others(rank: int, ranks: int) -> range:
-    """Return the ranks that this one has links to before there is a transport."""
+    """Return the ranks to which this rank has links before a transport is chosen."""
     return range(1, ranks) if rank == 0 else range(1)
 
 
 def _with_rank_0(meeting: _Meeting, seconds: float) -> dict[Seat, Link]:
-    """Return a link of every channel between rank 0 and the others, by channel and peer."""
+    """Connect rank 0 and the other ranks. Return this rank's links for all channels, by channel and peer."""
     identity = meeting.identity
     if identity.rank:
         address = meeting.find(seconds)
@@ -192,8 +201,8 @@ def _with_rank_0(meeting: _Meeting, seconds: float) -> dict[Seat, Link]:
 
 
 def _with_others(meeting: _Meeting, group: ProcessGroup, seconds: float) -> dict[int, Link]:
-    """Return links for data between ranks other than rank 0. A rank listens to those above it, once it has connected to
-    those below."""
+    """Return links for data between ranks other than rank 0. A rank connects to the lower ranks, and then accepts the
+    connections of the higher ones."""
     rank, ranks, identity = group.rank, group.ranks, meeting.identity
     listener = meeting.listen() if 0 < rank < ranks - 1 else None
     addresses = group.exchange(None if listener is None else meeting.told(listener))
@@ -213,11 +222,11 @@ def _with_others(meeting: _Meeting, group: ProcessGroup, seconds: float) -> dict
 
 
 class _Meeting(Protocol):
-    """The place where ranks find each other.
+    """Place where ranks find each other.
 
     Attributes:
-        identity: this rank's.
-        here: this end of a connection to rank 0.
+        identity: identity of this rank.
+        here: local address of a connection to rank 0; None on rank 0.
     """
 
     identity: Identity
@@ -230,20 +239,21 @@ class _Meeting(Protocol):
         """Return the address of rank 0. Raises InputError or RankError."""
 
     def told(self, listener: socket.socket) -> Any:
-        """Return what others need to know of this rank's listener."""
+        """Return the data with which other ranks find the address of this rank's listener."""
 
     def address(self, told: Any, peer: int) -> Address:
         """Return the address of another rank's listener."""
 
     def trusted(self, connection: socket.socket) -> bool:
-        """Return True unless the system says that a connection is not another rank's."""
+        """Return False if the system reports that a connection is not from another rank."""
 
     def close(self) -> None:
-        """End the meeting: nobody connects to this rank any more."""
+        """Release the meeting place. No rank can connect to this one any more."""
 
 
 def _meeting_of(rank: int, ranks: int) -> _Meeting:
-    """Return the meeting place of the ranks that torchrun has started. Raises UsageError: they need a secret."""
+    """Return the meeting place of the ranks that torchrun has started. Raises UsageError if a secret is required and
+    missing."""
     if os.environ.get("LOCAL_WORLD_SIZE") == str(ranks) or _is_loopback():
         return _OneMachine(Identity(rank, ranks, secret_of_environment() or b""))
     return _Machines(Identity(rank, ranks, required_secret()))
@@ -257,7 +267,7 @@ def _is_loopback() -> bool:
 
 
 class _OneMachine:
-    """A folder of the user's cache with a socket of each rank that listens."""
+    """Meeting place of ranks of one machine: a folder of the user's cache with a socket for each rank that listens."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -273,7 +283,7 @@ class _OneMachine:
         name = self._socket_name(self.identity.rank)
         try:
             with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._folder)  # one that was killed has left it
+                os.unlink(name, dir_fd=self._folder)  # left by a process that was killed
             listener.bind(self.address(None, self.identity.rank))
             listener.listen(self.identity.ranks * len(Channel))
         except OSError as error:
@@ -291,7 +301,7 @@ class _OneMachine:
         return None
 
     def address(self, told: Any, peer: int) -> Address:
-        # The path of a socket is short, that of a cache may be long.
+        # The path of a socket has a limit of about 100 bytes, which the path of the cache could exceed.
         return f"/proc/self/fd/{self._folder}/{self._socket_name(peer)}"
 
     def trusted(self, connection: socket.socket) -> bool:
@@ -307,8 +317,8 @@ class _OneMachine:
 
 
 class _Machines:
-    """`MASTER_ADDR`, where rank 0 listens at a port that torchrun's store knows, or at `MASTER_PORT` if there is no
-    store."""
+    """Meeting place of ranks of several machines: `MASTER_ADDR`, where rank 0 listens on a port that it records in
+    torchrun's store, or on `MASTER_PORT` if there is no store."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -347,10 +357,10 @@ class _Machines:
         return True
 
     def close(self) -> None:
-        """Do nothing: a port has no name that stays."""
+        """Do nothing, because a port leaves nothing behind in the file system."""
 
     def _asked(self, seconds: float, ask: Callable[[Any], Any]) -> Any:
-        """Return what torchrun's store answers. Raises InputError: it does not."""
+        """Return the result of a request to torchrun's store. Raises InputError if the store does not respond."""
         require(COMPILE, "joining ranks of several machines")
         import torch.distributed
 
@@ -369,7 +379,7 @@ class _Machines:
 
 
 def _port_of(text: str) -> int:
-    """Raises RankError: it is no port."""
+    """Parse a port. Raises RankError if the text is not a port."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 1 << 16):
         raise JoiningErrors.NO_PORT(port=text)
     return int(text)

@@ -1,8 +1,8 @@
-"""Processes of this machine that run a program of several ranks: rank 0 is the process of the command, and starts the
+"""Processes of this machine that run a program of several ranks. Rank 0 is the process of the command, which starts the
 others.
 
-A started rank runs a module that calls `run_rank` with the function that opens its part of the program. Ranks that
-torchrun has started are joined by `sscc.runtime.serving.ranks.joining`.
+A started rank runs a module that calls `run_rank` with a function that opens its part of the program. For ranks that
+torchrun has started, see `sscc.runtime.serving.ranks.joining`.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ class RankStartErrors(ErrorKind):
 
 
 ENDING_SECONDS = 1.0
-"""That a rank has to end in when it is told to."""
+"""Time in seconds in which a rank must end after it is told to."""
 _KILLED_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The program that a rank opens, and the options with which it does.
+    """Program that a rank opens, and the options for opening it.
 
     Attributes:
         artifact: path of the artifact.
         checkpoint: path of other weights for it; None for its own, or those that it was compiled from.
-        threads: of this rank.
-        verify: compare digests of files.
+        interpreter: name of the interpreter.
+        threads: number of threads of this rank.
+        verify: True to compare the digests of files.
     """
 
     artifact: str
@@ -66,15 +67,17 @@ class Opening:
 
 
 def start(module: str, opening: Opening, ranks: int, transport: str | None) -> Crew:
-    """Start all ranks but this one, which is rank 0. They inherit their ends of sockets without a name.
+    """Start all ranks except this process, which is rank 0. They inherit their ends of unnamed socket pairs.
 
     Args:
         module: name of the module that a rank runs; its main program calls `run_rank`.
-        transport: MEMORY or SOCKETS; None: memory.
+        opening: program and options of every rank.
+        ranks: number of ranks.
+        transport: MEMORY or SOCKETS; None for memory.
 
     Raises:
-        UsageError: there is no such transport.
-        InputError: the system does not give what ranks need.
+        UsageError: the transport is unknown.
+        InputError: the system cannot provide the sockets, memory or processes.
     """
     check_transport(transport)
     spin_us = SPIN_US if opening.threads * ranks <= _native.usable_threads() else 0.0
@@ -102,11 +105,11 @@ def start(module: str, opening: Opening, ranks: int, transport: str | None) -> C
 
 
 _Ends = dict[tuple[int, int], socket.socket]
-"""A rank's ends of sockets, by channel and peer."""
+"""Socket ends of a rank, by channel and peer."""
 
 
 def _sockets(ranks: int, data: bool) -> list[_Ends]:
-    """Return every rank's ends of pairs of sockets, with those for data between each two ranks if `data`."""
+    """Return the socket ends of every rank. If `data`, they include sockets for data between all pairs of ranks."""
     ends: list[_Ends] = [{} for _ in range(ranks)]
     for low in range(ranks):
         for high in range(low + 1, ranks):
@@ -127,14 +130,14 @@ def _group(
 
 
 class _Suspensions:
-    """The ranks that were started here and are suspended (SIGSTOP, Ctrl-Z), as the system says."""
+    """Started ranks that are suspended (SIGSTOP, Ctrl-Z), according to /proc."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._processes = processes
         self._waited: dict[int, Waited] = {}
 
     def long(self) -> list[int]:
-        """Return those that have been for `PATIENCE` whenever this was asked."""
+        """Return the ranks that were suspended in all calls of this method for at least `PATIENCE`."""
         for rank, process in enumerate(self._processes, 1):
             if _is_suspended(process.pid):
                 self._waited.setdefault(rank, Waited())
@@ -146,7 +149,7 @@ class _Suspensions:
 def _is_suspended(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:  # it has ended, or the system has no such file
+    except OSError:  # the process has ended, or the system has no /proc
         return False
     return state == "T"
 
@@ -165,14 +168,14 @@ def _started(
 
 @cache
 def _starter() -> ThreadPoolExecutor:
-    """A thread that lasts, because the system takes the end of the thread that has started a rank for its parent's end
-    (`_end_with`). What it starts is born with SIGINT blocked: rank 0 alone decides what an interruption ends, also
-    while the others have not come as far as to say so."""
+    """Return the thread that starts ranks. It lives as long as this process, because the system treats the end of the
+    thread that has started a rank as the end of its parent (`_end_with`). SIGINT is blocked in it and in the processes
+    that it starts: only rank 0 decides what an interrupt ends, even before the other ranks ignore the signal."""
     return ThreadPoolExecutor(1, "sscc-starter", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:
-    """Wait for processes that were told to end, unless `at_once`, and kill those that do not."""
+    """Kill processes. Unless `at_once`, they were told to end, so wait a moment for them first."""
     for process in processes:
         if not at_once:
             with suppress(subprocess.TimeoutExpired):
@@ -183,17 +186,18 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:
 
 
 Opener = Callable[[Opening, ProcessGroup], Interpreter]
-"""Opens the part of a program that a rank executes."""
+"""Function that opens the part of a program that a rank executes."""
 
 
 def run_rank(line: str, opener: Opener) -> int:
-    """Execute a rank that another process has started, to its end. That process reports errors.
+    """Run a rank that another process has started, to its end. That process reports errors.
 
     Args:
-        line: the argument with which `start` runs the rank's module.
+        line: argument with which `start` runs the rank's module.
+        opener: function that opens the rank's part of the program.
 
     Returns:
-        the exit code.
+        exit code.
     """
     task = json.loads(line)
     _end_with(task["parent"])
@@ -211,7 +215,7 @@ def run_rank(line: str, opener: Opener) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Let the system kill this process when the one that has started it ends."""
+    """Have the system kill this process when its parent ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:

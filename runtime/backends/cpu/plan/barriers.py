@@ -1,16 +1,16 @@
-"""What threads have read and written since the last barrier, and whether something now has to wait."""
+"""Memory accesses since the last barrier, which decide whether another barrier is needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 Span = tuple[str, int, int]
-"""The name of a region, the first byte, and the byte behind the last."""
+"""Name of a region, first byte, and end (exclusive)."""
 
 
 @dataclass
 class Pending:
-    """What has been read and written since the last barrier."""
+    """Spans that have been read and written since the last barrier."""
 
     reads: set[Span] = field(default_factory=set)
     writes: set[Span] = field(default_factory=set)
@@ -19,7 +19,7 @@ class Pending:
         return bool(self.reads or self.writes)
 
     def conflicts(self, reads: set[Span], writes: set[Span]) -> bool:
-        """Whether these accesses could meet with one of another thread."""
+        """Return True if these accesses may conflict with pending ones of another thread."""
         return _meet(reads, self.writes) or _meet(writes, self.writes) or _meet(writes, self.reads)
 
     def add(self, reads: set[Span], writes: set[Span]) -> None:
@@ -27,7 +27,7 @@ class Pending:
         self.writes |= writes
 
     def joined(self, other: Pending) -> Pending:
-        """The accesses of a branch that was taken or not: this or the other, so both are taken into account."""
+        """Return the union of the accesses with and without a branch, since either may have happened."""
         return Pending(self.reads | other.reads, self.writes | other.writes)
 
 

@@ -1,9 +1,9 @@
-"""Where the slots of a pipeline's buffers lie in memory, and which of them a firing uses.
+"""Slots of a pipeline's buffers: their places in memory, and the slot that each firing uses.
 
-A schedule numbers the slots of a buffer through all iterations, and says with `depth` how many the modelled machine
-keeps. Memory is not scarce here: a buffer has a slot for everything that one iteration fills, a *generation*, and as
-many generations as iterations reach into each other. A buffer of two slots an iteration, whose reader is two iterations
-behind its writer (lag 0 and lag 4)::
+A schedule numbers the slots of a buffer across all iterations, and `depth` is the number that the modelled machine
+keeps. Memory is not scarce on a CPU: a buffer has a slot for each write of an iteration (together a *generation*), and
+enough generations for the largest distance between writer and reader. An example with two slots per iteration, whose
+reader is two iterations behind its writer (lag 0 and lag 4)::
 
     generation      0                 1                 2
     slot        | 0  ·  1 |       | 2  ·  3 |       | 4  ·  5 |
@@ -12,8 +12,8 @@ behind its writer (lag 0 and lag 4)::
     iteration 1     filled            read              .
     iteration 2     .                 filled            read
 
-A port's generation in an iteration is (iteration + lag / slots per iteration) mod generations: a register where there
-are several. Within a generation the slot follows from the firing's place in the grid.
+A port's generation in an iteration is (iteration + lag / slots per iteration) mod generations, held in a register if
+there are several. Within a generation the slot follows from the firing's place in the grid.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class NativeSlotErrors(NoNativeStage):
 
 @dataclass(frozen=True)
 class SlotPlace:
-    """The slot that a port uses.
+    """Slot that a port uses.
 
     Attributes:
-        number: counted from the buffer's first one, or in the generation of an iteration.
-        ahead: by how many iterations its generation is ahead of the iteration's own; None where the slot is always the
-            same one.
-        moves: per axis of the grid, by how many slots a firing moves on; empty where the firings share one.
+        number: number of the slot in its generation; in the buffer if `ahead` is None.
+        ahead: distance in iterations from the current generation to the slot's generation; None if the slot is the same
+            in all iterations.
+        moves: slots by which a step along each axis of the grid advances; empty if all firings share a slot.
     """
 
     number: int = 0
@@ -51,12 +51,16 @@ class SlotPlace:
 
 @dataclass(frozen=True)
 class Slots:
-    """A buffer's memory: `generations` times `per_iteration` slots.
+    """Memory of a buffer: `generations` times `per_iteration` slots.
 
     Attributes:
-        offset: of the first slot, in bytes: in the workspace, or where they are `private` in what each thread has.
-        written_ahead: how many iterations ahead of its own the latest slot is that an iteration fills; None where only
-            stages that fire once fill any.
+        offset: offset of the first slot in bytes, in the workspace or, if `private`, in each thread's private memory.
+        slot_bytes: size of a slot.
+        per_iteration: number of slots that an iteration fills.
+        generations: number of generations.
+        private: True if each thread has its own copy.
+        written_ahead: distance in iterations to the latest generation that an iteration fills; None if only stages
+            outside the loop fill slots.
     """
 
     offset: int
@@ -71,15 +75,15 @@ class Slots:
         return self.slot_bytes * self.per_iteration * self.generations
 
     def ahead(self, port: BufferPort) -> int:
-        """By how many iterations the slots of a port are ahead of the iteration's own."""
+        """Return the distance in iterations from the current generation to the generation of a port."""
         return port.lag // self.per_iteration
 
     def place(self, stage: ResolvedStage, port: BufferPort, iterations: int | None, pipeline: str) -> SlotPlace:
-        """The slot that a port of a stage uses in a firing.
+        """Return the slot that a port of a stage uses.
 
         Args:
-            iterations: of the pipeline; None where that is only known when it runs.
-            pipeline: the pipeline as an error names it.
+            iterations: number of the pipeline's iterations; None if it is known only at run time.
+            pipeline: name of the pipeline for errors.
 
         Raises:
             InputError: no generation holds the slot (`NoNativeStage`).
@@ -100,7 +104,7 @@ class Slots:
         return SlotPlace(0, None if whole_run or self.generations == 1 else self.ahead(port), moves)
 
     def _check_left(self, port: BufferPort, iterations: int | None, where: dict[str, str]) -> None:
-        """An epilogue reads what the last iterations left."""
+        """Check that an epilogue reads a slot that the last iterations have not overwritten."""
         if self.written_ahead is None or port.per > 1:
             return
         if iterations is None:
@@ -110,7 +114,7 @@ class Slots:
 
 
 def _moves(grid: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides of a grid."""
+    """Return the row-major strides of a grid."""
     moves: list[int] = []
     step = 1
     for extent in reversed(grid):
@@ -121,10 +125,10 @@ def _moves(grid: Sequence[int]) -> tuple[int, ...]:
 
 def slots_of(ports: Iterable[tuple[ResolvedStage, BufferPort, bool]], offset: int, slot_bytes: int,
              *, private: bool) -> Slots:  # fmt: skip
-    """The slots of a buffer.
+    """Return the slots of a buffer.
 
     Args:
-        ports: all that use it, with their stages, and whether they fill it.
+        ports: all ports of the buffer, each with its stage and True if it fills the buffer.
     """
     per_iteration = 1
     lags, filled = [], []

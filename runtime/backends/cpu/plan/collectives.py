@@ -1,8 +1,8 @@
-"""What ranks do together, as native code: a copy into this rank's window, and after a meeting what is made of all.
+"""Collectives as native code: a copy into this rank's window and, after a meeting of all ranks, a read of all windows.
 
-Every rank has a window of memory that all of them see. Windows of two turns alternate, so that one meeting per step is
-enough: who writes a window again has met the others since they read it. All firings of a stage meet at once, so a
-window has a part for each.
+Every rank has a window of memory that all ranks can read. Two sets of windows alternate, so that one meeting per step
+is enough: before a rank writes a window again, it has met the other ranks after they read it. All firings of a stage
+share a meeting, so a window has a part for each firing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from sscc.runtime.backends.cpu.codegen.refusal import NoNativeCode
 
 
 class NativeExchangeErrors(NoNativeCode):
-    PART_OF_LOCAL = "body {body!r}: it takes a rank's part of {tensor!r}, which is not a parameter"
+    PART_OF_LOCAL = "body {body!r}: it slices {tensor!r} by rank, but only a parameter can be sliced"
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a program's ranks, which lie one after another.
+    """Windows of a program's ranks, contiguous and in order of rank.
 
     Attributes:
-        grid: the ranks along each axis (`Program.grid`).
-        nbytes: of a window.
+        grid: number of ranks along each axis (`Program.grid`).
+        nbytes: size of a window in bytes.
     """
 
     grid: tuple[int, ...]
@@ -50,7 +50,7 @@ class Windows:
         return prod(self.grid)
 
     def offsets(self, axes: Sequence[int]) -> list[int]:
-        """How many bytes behind the window of a group's first rank those of its ranks begin, in order."""
+        """Return the offsets in bytes of the windows of a group's ranks from the window of its first rank, in order."""
         return [rank * self.nbytes for rank in peers(self.grid, axes, 0)]
 
 
@@ -58,18 +58,22 @@ Exchange = AllReduce | ReduceScatter | AllGather | AllToAll
 
 
 def exchanges_of(body: Body) -> list[Exchange]:
-    """The steps of a body in which ranks meet, in order."""
+    """Return the steps of a body in which ranks meet, in order."""
     return [step for step in body.steps if isinstance(step, Exchange)]
 
 
 @dataclass(frozen=True)
 class Box:
-    """A pointer that a body with collectives takes, behind its others: to the window of the group's first rank along
-    `axes`, or without axes to this rank's own; or to a parameter. Where ranks take their parts of something, it is as
-    many bytes further on as `piece` times this rank's place in the group.
+    """Pointer that a body with collectives takes after its other arguments.
+
+    It points to a parameter, to the window of the first rank of this rank's group or, without axes, to this rank's own
+    window. If each rank takes its own part, the pointer is advanced by `piece` times the rank's index in the group.
 
     Attributes:
-        nbytes: of a window, or of the parameter, that may be touched from there on.
+        axes: axes of the grid that form the group.
+        nbytes: number of bytes that may be accessed from the pointer on.
+        piece: size of a rank's part in bytes; 0 if all ranks use the same pointer.
+        parameter: name of the parameter; empty for a window.
     """
 
     axes: tuple[int, ...]
@@ -79,8 +83,7 @@ class Box:
 
 
 def box_of(step: Exchange | AllSlice, body: Body, regions: Regions) -> Box:
-    """Where a step finds what it takes, of the windows or of its parameter. Raises NoNativeCodeError where a part is
-    taken of what is no parameter."""
+    """Return the pointer from which a step reads. Raises InputError (`NoNativeCode`) for a slice of a local tensor."""
     if isinstance(step, AllReduce | AllGather):
         return Box(step.axes, part_bytes(body))
     if isinstance(step, AllToAll):
@@ -101,14 +104,14 @@ def box_of(step: Exchange | AllSlice, body: Body, regions: Regions) -> Box:
 
 
 def boxes_of(body: Body, regions: Regions) -> list[Box]:
-    """The pointers that a body takes for its collectives, in order."""
+    """Return the pointers that a body takes for its collectives, in order."""
     own = [Box((), part_bytes(body))] if exchanges_of(body) else []
     steps = [step for step in body.steps if isinstance(step, Exchange | AllSlice)]
     return list(dict.fromkeys([*own, *(box_of(step, body, regions) for step in steps)]))
 
 
 def part_bytes(body: Body) -> int:
-    """Bytes of a window that one firing of a body needs: those of its largest part."""
+    """Return the size in bytes of the part of a window that a firing of a body needs, which is its largest message."""
     named: dict[str, tuple[tuple[int, ...], str]] = {param.name: (param.shape, param.dtype) for param in body.params}
     named |= {local.name: (local.shape, local.dtype) for local in body.locals}
     named |= {window.name: (window.view.shape, named[window.view.tensor][1]) for window in body.windows}
@@ -117,7 +120,7 @@ def part_bytes(body: Body) -> int:
 
 
 def windows_of(grid: tuple[int, ...], kernels: Iterable[Kernel], bodies: Iterable[Body]) -> Windows | None:
-    """The windows that a program needs; None where its ranks exchange nothing."""
+    """Return the windows that a program needs; None if its ranks exchange nothing."""
     needed = {body.name: part_bytes(body) for body in bodies}
     stages = [stage for kernel in kernels for pipeline in pipelines(kernel.body) for stage in pipeline.stages]
     nbytes = max((needed[stage.body] * stage.trips for stage in stages), default=0)
@@ -125,18 +128,22 @@ def windows_of(grid: tuple[int, ...], kernels: Iterable[Kernel], bodies: Iterabl
 
 
 def slice_nest(step: AllSlice, regions: Regions, own: str) -> Nest:
-    """The copy of this rank's part. Args: own: the name of the region that begins with it."""
+    """Return the copy of this rank's part.
+
+    Args:
+        own: name of the region that begins with the part.
+    """
     whole, part = regions.resolve(step.whole), regions.resolve(step.part)
     source = LinearAccess(own, whole.constant, whole.strides)
     return _vector(part.shape, [source], LinearAccess(part.region, part.constant, part.strides))
 
 
 def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: str, inbox: str) -> tuple[Nest, Nest]:
-    """A step as two nests: what this rank puts into its window, and what it makes of those of its group.
+    """Return the two nests of a step: the write to this rank's window, and the read of the windows of its group.
 
     Args:
-        outbox: the name of the region that is this rank's window.
-        inbox: that of the region that begins with the window of the group's first rank, or with this rank's part of it.
+        outbox: name of the region of this rank's window.
+        inbox: name of the region that begins with the window of the group's first rank, or with this rank's part of it.
     """
     part = regions.resolve(step.part)
     dtype = regions.dtypes[part.region]
@@ -152,7 +159,7 @@ def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: s
         piece = regions.resolve(step.piece)
         inputs = [LinearAccess(inbox, offset, dense) for offset in offsets]
         return put, _vector(piece.shape, inputs, LinearAccess(piece.region, piece.constant, piece.strides), dtype)
-    # The ranks of a group as dimensions in front, one for each axis of the grid, the last one the innermost.
+    # The ranks of a group are leading dimensions, one for each of the step's axes, with the last axis innermost.
     whole = regions.resolve(step.whole if isinstance(step, AllGather) else step.joined)
     counts = tuple(windows.grid[axis] for axis in step.axes)
     shape = list(part.shape)
@@ -168,7 +175,7 @@ def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: s
 
 
 def _vector(dims: tuple[int, ...], inputs: Sequence[LinearAccess], output: LinearAccess, dtype: str = "") -> Nest:
-    """The inputs, of `dtype`, summed in order in f32 and rounded once."""
+    """Return the nest that sums inputs of `dtype` in order in f32, and rounds once. A single input is copied."""
     body = []
     result = "in0"
     if len(inputs) > 1:

@@ -1,4 +1,4 @@
-"""A plan under construction: its registers, regions, functions and runs, and the items of an entry one by one."""
+"""Plan under construction: its registers, regions, functions and runs, and the items of each entry."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sscc.runtime.backends.cpu.plan.storage import Packings
 from sscc.runtime.backends.cpu.plan.weights import aliased_params
 
 WORKSPACE, PRIVATE, OUTBOX, INBOX = "workspace", "private", "outbox", "inbox"
-"""The regions besides `plan.MEMORY`: buffers and scratch of stages; the memory that each thread has for itself; where
-ranks exchange what they have, if there are several."""
+"""Regions besides `plan.MEMORY`: buffers and scratch of stages, private memory of each thread and, with several ranks,
+the windows for sending and receiving."""
 
 
 class PlanDraftErrors(ErrorKind):
@@ -27,13 +27,13 @@ class PlanDraftErrors(ErrorKind):
 
 
 class PlanDraft:
-    """Everything that entries of a plan have in common.
+    """Parts of a plan that its entries share.
 
     Args:
-        program: the schedule.
-        features: what code may use of the CPU.
-        module: what the functions of bodies are written to.
-        packed: how weights are packed.
+        program: schedule.
+        features: CPU features that the code may use.
+        module: module to which functions are added.
+        packed: packings of the weights.
     """
 
     def __init__(self, program: Program, features: Features, module: Module, packed: Packings) -> None:
@@ -64,7 +64,7 @@ class PlanDraft:
         self._grid: list[int] = []
 
     def finish(self, entries: tuple[plans.PlanEntry, ...]) -> plans.NativePlan:
-        """The plan with these entries."""
+        """Return the plan with these entries."""
         shared = plans.PlanRegion(WORKSPACE, "arena", self.workspace_bytes)
         private = plans.PlanRegion(PRIVATE, "private", self.private_bytes)
         exchanged: tuple[plans.PlanRegion, ...] = ()
@@ -92,18 +92,18 @@ class PlanDraft:
     # -- registers
 
     def register(self) -> int:
-        """A new register."""
+        """Return a new register."""
         self._registers += 1
         return self._registers - 1
 
     def constant(self, value: int) -> int:
-        """The register that holds a number."""
+        """Return the register that holds a constant."""
         if value not in self._constants:
             self._constants[value] = self.register()
         return self._constants[value]
 
     def operand(self, operand: ScalarOperand, env: Mapping[str, int]) -> int:
-        """The register of a number or of a scalar by name. Raises InputError for one that is not set."""
+        """Return the register of a constant or of a named scalar. Raises InputError for a scalar that is not set."""
         if isinstance(operand, int):
             return self.constant(operand)
         if operand not in env:
@@ -111,8 +111,8 @@ class PlanDraft:
         return env[operand]
 
     def table(self, numbers: Sequence[ScalarOperand]) -> int:
-        """The first of the registers, one after the other, that hold `numbers`. Raises InputError where one of them is
-        not constant."""
+        """Return the first of the consecutive registers that hold `numbers`. Raises InputError if a number is not
+        constant."""
         key = tuple(number for number in numbers if isinstance(number, int))
         if len(key) < len(numbers):
             raise PlanDraftErrors.TABLE_NOT_CONSTANT()
@@ -122,11 +122,11 @@ class PlanDraft:
         return self._tables[key]
 
     def compute(self, op: str, *arguments: int) -> plans.Compute:
-        """An operation into a new register."""
+        """Return an operation whose result is a new register."""
         return plans.Compute(op, self.register(), arguments)
 
     def grid(self, rank: int) -> list[int]:
-        """The registers that hold a firing's place in a grid: the same ones for all runs."""
+        """Return the registers with a firing's indices in a grid, which all runs share."""
         while len(self._grid) < rank:
             self._grid.append(self.register())
         return self._grid[:rank]
@@ -143,7 +143,7 @@ class PlanDraft:
         return self._labels.setdefault(name, len(self._labels))
 
     def code(self, variant: Variant) -> NativeBody:
-        """The functions of a body, made once."""
+        """Return the functions of a body variant, generated on the first call."""
         if variant not in self._codes:
             code = lower_body(self.module, f"{variant.body.name}.v{len(self._codes)}", variant, self.features)
             self.scratch_bytes = max(self.scratch_bytes, align(code.private_bytes))
@@ -152,11 +152,12 @@ class PlanDraft:
 
 
 class Track:
-    """The items of one entry in order, and what threads have done since the last barrier among them.
+    """State of an entry under construction: the pending memory accesses since the last barrier, and registers with the
+    rank's position.
 
     Args:
-        rank: the register that says which rank this is, which entries of a program of several ranks are given besides
-            their own scalars; None for a program of one.
+        draft: plan under construction.
+        rank: register with the number of this rank, an extra input of entries with several ranks; None for one rank.
     """
 
     def __init__(self, draft: PlanDraft, rank: int | None) -> None:
@@ -166,10 +167,10 @@ class Track:
         self._first: dict[tuple[int, ...], int] = {}
         self._places: dict[tuple[int, ...], int] = {}
         self.preface: list[plans.Item] = []
-        """What has to stand before all other items: it computes registers that say where this rank is in the grid."""
+        """Items before all others, which compute the registers with this rank's position in the grid."""
 
     def first_rank(self, axes: Sequence[int]) -> int | None:
-        """The register with the first rank of this one's group along `axes`; None where it is 0 on all ranks."""
+        """Return the register with the first rank of this rank's group along `axes`; None if it is 0 on all ranks."""
         grid, key = self.draft.program.grid, tuple(axes)
         if self._rank is None or len(axes) == len(grid):
             return None
@@ -184,7 +185,7 @@ class Track:
         return self._first[key]
 
     def place(self, axes: Sequence[int]) -> int:
-        """The register with which rank of its group along `axes` this one is."""
+        """Return the register with this rank's index in its group along `axes`."""
         assert self._rank is not None  # a program of one rank has no collectives
         key = tuple(axes)
         if key not in self._places:
@@ -198,18 +199,18 @@ class Track:
         return self._places[key]
 
     def _before(self, op: str, *arguments: int) -> int:
-        """The register of what is computed before everything else."""
+        """Add an operation to the preface. Return the register of its result."""
         item = self.draft.compute(op, *arguments)
         self.preface.append(item)
         return item.target
 
     def meet(self, nbytes: int) -> list[plans.Item]:
-        """A meeting of all ranks, which is a barrier of their threads too."""
+        """Return a meeting of all ranks, which is also a barrier of their threads."""
         self.pending = Pending()
         return [plans.Meet(nbytes)]
 
     def scalar(self, item: Scalar, env: dict[str, int]) -> plans.Item:
-        """Computes a scalar of the schedule, whose register `env` learns."""
+        """Return the computation of a scalar of the schedule, and record its register in `env`."""
         if item.op == "lookup":
             index, *table = item.args
             compute = self.draft.compute("lookup", self.draft.operand(index, env), self.draft.table(table), len(table))
@@ -219,20 +220,21 @@ class Track:
         return compute
 
     def touch(self, reads: set[Span], writes: set[Span]) -> list[plans.Item]:
-        """Notes accesses. Returns the barrier that must stand before them, if one must."""
+        """Record accesses. Return the barrier that they require before them, if any."""
         items = self.settle() if self.pending.conflicts(reads, writes) else []
         self.pending.add(reads, writes)
         return items
 
     def settle(self) -> list[plans.Item]:
-        """A barrier, if there has been any access since the last one."""
+        """Return a barrier if there has been an access since the last one."""
         if not self.pending:
             return []
         self.pending = Pending()
         return [plans.Barrier()]
 
     def loop(self, index: int, lower: int, upper: int, make: Callable[[], list[plans.Item]]) -> list[plans.Item]:
-        """A loop with a barrier before it and one at its body's end, so that iterations need not be compared."""
+        """Return a loop with a barrier before it and at the end of its body, so that accesses of different iterations
+        need not be compared."""
         before = self.settle()
         body = make()
         return [*before, plans.PlanLoop(index, lower, upper, (*body, *self.settle()))]

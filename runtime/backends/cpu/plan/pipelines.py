@@ -1,4 +1,4 @@
-"""A pipeline as items of the plan: where buffers lie, in what order stages run, what the arguments of each run are."""
+"""Translation of a pipeline to items of the plan: places of buffers, order of stages, arguments of runs."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ from sscc.runtime.backends.cpu.plan.storage import PanelPacking
 
 
 class NativePipelineErrors(NoNativeStage):
-    WAITS_FOR_LATER = "it reads in an iteration what later iterations write"
+    WAITS_FOR_LATER = "it reads data that a later iteration writes"
     SEVERAL_ITERATIONS = "it fills slots of several iterations before or after all of them"
-    WINDOW = "its window of {tensor!r} is not a view of what the launch gives"
+    WINDOW = "its window of {tensor!r} is not an affine view of the launch's argument"
 
 
 def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mapping[str, int]) -> list[plans.Item]:
-    """The items of a pipeline.
+    """Return the plan's items for a pipeline.
 
     Args:
-        call: the kernel that it is part of.
+        call: launch of the kernel that has the pipeline.
         env: registers of the kernel's scalars.
 
-    Raises InputError for a pipeline that native execution cannot do (`NoNativeStage`).
+    Raises InputError for a pipeline that native execution does not support (`NoNativeStage`).
     """
     return _PipelinePlan(track, call, pipeline, env).run()
 
 
 @dataclass(frozen=True)
 class _Pointer:
-    """An argument before it has a region's number: bytes of offset and terms over registers, and what it touches."""
+    """Argument of a run, with its region by name: offset and extent in bytes, terms over registers, and the span of
+    memory that it may access."""
 
     region: str
     offset: int
@@ -62,7 +63,7 @@ class _Pointer:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel at one launch: the view that each parameter is given, with its terms over registers."""
+    """Kernel of a launch, with the view that is passed for each parameter and its terms over registers."""
 
     kernel: Kernel
     views: Mapping[str, View]
@@ -71,8 +72,8 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The part of a prompt that an iteration works on: positions start .. start + positions - 1. Those from `length` on
-    are padding."""
+    """Part of a prompt that an iteration processes: positions start .. start + positions - 1. Positions from `length`
+    on are padding."""
 
     start: ScalarOperand
     length: ScalarOperand
@@ -97,12 +98,12 @@ class _PipelinePlan:
         replicated = self._replicated()
         self.replicated = {s.stage.name for s in replicated}
         self.chunk = next((c for s in self.stages if (c := _chunk_of(s)) is not None), None)
-        self.live: tuple[int, int] | None = None  # a chunk's positions, the register with how many are the prompt's
+        self.live: tuple[int, int] | None = None  # positions of a chunk, register with those not padding
         self.slots = self._layout({p.buffer for s in replicated for p in _written(s)})
 
     def _ordered(self, stages: list[ResolvedStage]) -> list[ResolvedStage]:
-        """The stages in an order in which every stage comes after those that write what it reads in the same iteration.
-        The schedule's own order stays where it is such an order."""
+        """Return the stages in an order in which each one comes after those whose output it reads in the same
+        iteration. The schedule's order is kept where it satisfies this."""
         ordered: list[ResolvedStage] = []
         left = list(stages)
         while left:
@@ -119,7 +120,8 @@ class _PipelinePlan:
     # -- what is where
 
     def _replicated(self) -> list[ResolvedStage]:
-        """Stages that are cheap and write nothing but buffers: each thread computes them for itself."""
+        """Return the cheap stages that write only to buffers. Every thread computes them for itself, which saves a
+        barrier."""
         writers: dict[str, int] = {}
         for stage in self.stages:
             for port in _written(stage):
@@ -189,7 +191,7 @@ class _PipelinePlan:
         return out
 
     def _close(self, items: list[plans.Item]) -> None:
-        """Ends the pipeline with a barrier, because the next pipeline uses the same workspace."""
+        """End the pipeline with a barrier, because the next pipeline uses the same workspace."""
         items += self.track.settle()
         self.draft.workspace_bytes = max(self.draft.workspace_bytes, align(self.used))
         self.draft.private_bytes = max(self.draft.private_bytes, align(self.private_used))
@@ -207,7 +209,7 @@ class _PipelinePlan:
         return items
 
     def _generations(self, lower: int) -> list[plans.Item]:
-        """Registers with the generation of slots that an iteration uses, where a buffer has several."""
+        """Compute registers with the slot generation of an iteration, for buffers with several generations."""
         draft = self.draft
         items: list[plans.Item] = []
         number = None
@@ -229,7 +231,8 @@ class _PipelinePlan:
         return items
 
     def _live_positions(self) -> list[plans.Item]:
-        """A register with how many of a chunk's positions are the prompt's, where an iteration is a chunk."""
+        """Compute a register with the number of a chunk's positions that are not padding, if an iteration is a
+        chunk."""
         if self.chunk is None:
             return []
         draft = self.draft
@@ -294,8 +297,8 @@ class _PipelinePlan:
         return items
 
     def _streams_after(self, stage: ResolvedStage) -> list[_Pointer]:
-        """The packed weight that is read next in the iteration, if a stage leaves memory idle, as scores by landmarks
-        do; none where its tiles do not lie one after another."""
+        """Return a pointer to the packed weight that the iteration reads next, so that a stage which leaves memory idle
+        (scores by landmarks) can prefetch it. Empty for other stages, and if the weight's tiles are not contiguous."""
         if not any(isinstance(step, QueryAttention) for step in stage.body.steps):
             return []
         for other in self.stages[self.stages.index(stage) + 1 :]:
@@ -309,7 +312,7 @@ class _PipelinePlan:
         return []
 
     def _shared(self, nbytes: int, trips: list[tuple[int, int]], private: bool) -> _Pointer:
-        """Scratch of a stage that its phases share: a piece for each firing."""
+        """Allocate the scratch that the phases of a stage share, with a piece for each firing."""
         total = nbytes * prod(t for _, t in trips)
         offset = self.private_used if private else self.used
         if private:
@@ -327,11 +330,11 @@ class _PipelinePlan:
         self, stage: ResolvedStage, variant: Variant, pointers: Sequence[_Pointer], part: int,
         trips: list[tuple[int, int]],
     ) -> list[_Pointer]:  # fmt: skip
-        """Where a firing of a stage with collectives finds its part of the windows of ranks, and a rank its part of a
-        parameter. Nobody else writes there between two meetings, so that threads need no barrier for it.
+        """Return the pointers of a stage with collectives: to a firing's part of the ranks' windows, and to a rank's
+        part of a parameter. Only the firing writes there between two meetings, so threads need no barrier for it.
 
         Args:
-            pointers: to the stage's parameters.
+            pointers: pointers to the stage's parameters.
         """
         terms, step = [], part
         for register, extent in reversed(trips):
@@ -347,7 +350,7 @@ class _PipelinePlan:
                 whole = by_name[box.parameter]
                 boxes.append(replace(whole, extent=box.nbytes, terms=(*whole.terms, *ahead)))
                 continue
-            assert windows is not None  # as there is a stage whose ranks meet
+            assert windows is not None  # the stage has a collective, so the program has windows
             if not box.axes:
                 boxes.append(_Pointer(OUTBOX, 0, box.nbytes, tuple(terms), nothing))
                 continue
@@ -381,7 +384,7 @@ class _PipelinePlan:
     def _slot(
         self, stage: ResolvedStage, port: BufferPort, slots: Slots, grid: list[int]
     ) -> tuple[int, list[tuple[int, int]]]:
-        """The slot that a port uses: a number, and terms over registers in bytes."""
+        """Return the slot of a port: a slot number, and terms over registers in bytes."""
         place = slots.place(stage, port, self.trips, self.where)
         terms: list[tuple[int, int]] = []
         if place.ahead is not None:
@@ -419,7 +422,7 @@ class _PipelinePlan:
 
 
 def _all_tiles(pointer: _Pointer, trips: int, grid: Sequence[int]) -> list[_Pointer]:
-    """A pointer to a tile, made one to all tiles of a grid, where they lie one after another."""
+    """Extend a pointer to a tile to all tiles of a grid. Empty if they are not contiguous."""
     steps = [by for register, by in pointer.terms if register in grid]
     terms = tuple((register, by) for register, by in pointer.terms if register not in grid)
     dense = steps == [pointer.extent] * (trips > 1)
@@ -427,7 +430,7 @@ def _all_tiles(pointer: _Pointer, trips: int, grid: Sequence[int]) -> list[_Poin
 
 
 def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: list[tuple[int, int]]) -> _Pointer:
-    """The pointer to the panels that a view of a packed weight stands for."""
+    """Return a pointer to the panels with the elements of a view of a packed weight."""
     panels = packing.panels
     last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))
     slices, rest = divmod(last, packing.slice_elements)
@@ -440,7 +443,7 @@ def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: li
 
 
 def _chunk_of(stage: ResolvedStage) -> _Chunk | None:
-    """What a stage says of the chunk that its pipeline works on."""
+    """Return the chunk that a stage's pipeline processes; None if the stage has no attention over a chunk."""
     for step in stage.body.steps:
         if isinstance(step, ChunkAttention | LatentChunkAttention):
             scalars = dict(zip(stage.body.scalars, stage.stage.scalars, strict=True))
@@ -455,7 +458,7 @@ def _written(stage: ResolvedStage) -> list[BufferPort]:
 
 
 def _seen(spans: set[Span]) -> set[Span]:
-    """The spans that more than one thread can see, without empty ones."""
+    """Return the spans that more than one thread can access, without empty ones."""
     return {span for span in spans if span[0] != PRIVATE and span[1] < span[2]}
 
 

@@ -1,8 +1,8 @@
-"""From a schedule to a plan and the code that it calls.
+"""Translation of a schedule to a plan and the code that it calls.
 
-Kernels are put in place of their launches, pipelines run one iteration after another, and in an iteration every stage
-fires its whole grid before the next one: an order that the schedule's own buffers allow, because a buffer here has as
-many slots as an iteration fills. Barriers stand only where one thread may read or overwrite what another one wrote.
+Launches are replaced by the bodies of their kernels, and the iterations of a pipeline run one after another. In an
+iteration, each stage fires its whole grid before the next stage starts. The buffers allow this order, because here they
+have a slot for each write of an iteration. There is a barrier only where a thread may access data of another thread.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sscc.runtime.backends.cpu.plan.weights import packed_weights
 
 
 class NativePlannerErrors(ErrorKind):
-    LAUNCH_IN_KERNEL = InputError, "the schedule is malformed: a launch of kernel {kernel!r} stands inside a kernel"
-    PIPELINE_OUTSIDE = InputError, "the schedule is malformed: pipeline {pipeline!r} stands outside a kernel"
+    LAUNCH_IN_KERNEL = InputError, "the schedule is malformed: a kernel launches kernel {kernel!r}"
+    PIPELINE_OUTSIDE = InputError, "the schedule is malformed: pipeline {pipeline!r} is outside a kernel"
 
 
 @dataclass(frozen=True)
 class Native:
-    """What native execution needs besides the bytes of weights, which `packed_weights` says how to pack.
+    """Plan and code of a program. The weights are separate, packed as `packed_weights` decides.
 
     Attributes:
-        plan: control, memory and calls.
-        module: the functions that it names.
+        plan: control flow, memory and calls.
+        module: functions that the plan calls.
     """
 
     plan: plans.NativePlan
@@ -43,11 +43,15 @@ class Native:
 def plan_program(
     program: Program, features: Features, module: Module | None = None, packings: Packings | None = None
 ) -> Native:
-    """Plans all entries. Raises InputError for a schedule that native execution cannot do, naming what and where.
+    """Return the plan of all entries of a program.
 
     Args:
-        module: an empty one to write functions to; None for one of the usual kind.
-        packings: how weights are packed, as `packed_weights` finds it; found here if None.
+        program: schedule.
+        features: CPU features that the code may use.
+        module: empty module for the functions; None for a new `Module`.
+        packings: packings of the weights; None for the result of `packed_weights`.
+
+    Raises InputError for a schedule that native execution does not support, with the name of the stage or kernel.
     """
     packed = packed_weights(program) if packings is None else packings
     draft = PlanDraft(program, features, Module() if module is None else module, packed)
@@ -66,14 +70,14 @@ def _entry(draft: PlanDraft, entry: Entry) -> plans.PlanEntry:
 
 
 class _Control:
-    """Turns control into items of the plan."""
+    """Translation of control flow to items of the plan."""
 
     def __init__(self, track: Track) -> None:
         self.track = track
         self.draft = track.draft
 
     def block(self, items: Sequence[Item], env: dict[str, int], call: KernelCall | None = None) -> list[plans.Item]:
-        """The items in order. `env` has the registers of scalars and learns new ones; `call` is the kernel around."""
+        """Translate items in order. `env` maps scalars to registers and is extended; `call` is the enclosing kernel."""
         out: list[plans.Item] = []
         for item in items:
             match item:

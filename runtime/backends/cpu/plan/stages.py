@@ -1,8 +1,8 @@
-"""The stages of a pipeline as native code runs them: what each port points at, loads that only copy left out.
+"""Stages of a pipeline as native code runs them, with resolved ports and without loads that only copy.
 
-On the machine that a schedule describes, a load stage brings tiles on chip, and the stages after it read the buffer. A
-CPU has caches for that: here the stages read memory where the load would have, as long as nothing can have written it
-in between.
+On the machine that a schedule describes, a load stage copies tiles to the chip, and later stages read the buffer. A CPU
+has caches for that. Here the later stages read the source of the load directly, unless it may have been written in
+between.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class ResolvedStage:
 def resolve_stages(
     kernel: Kernel, pipeline: Pipeline, bodies: Mapping[str, Body], aliased: frozenset[str]
 ) -> list[ResolvedStage]:
-    """The stages of a pipeline in order, without the loads that need no copy.
+    """Return the stages of a pipeline in order, without the loads whose readers can read the source directly.
 
     Args:
-        aliased: parameters of the kernel that a launch lets overlap with one that the kernel writes.
+        aliased: parameters of the kernel that overlap, in some launch, with a parameter that the kernel writes.
     """
     return _Resolver(kernel, pipeline, bodies, aliased).run()
 
@@ -66,7 +66,7 @@ class _Resolver:
         self.aliased = aliased
         self.buffers = {b.name: b for b in pipeline.buffers}
         self.changing = {pipeline.index, *(scalar.name for scalar in pipeline.scalars)}
-        """The scalars whose values differ between iterations."""
+        """Scalars whose values differ between iterations."""
 
     def run(self) -> list[ResolvedStage]:
         copies = {}
@@ -95,7 +95,7 @@ class _Resolver:
     # -- loads
 
     def _copied(self, number: int, stage: Stage) -> str | None:
-        """The buffer that a stage fills, if its readers may as well read what it copies."""
+        """Return the buffer that a stage fills, if the stage is a load that can be left out; None otherwise."""
         body = self.bodies[stage.body]
         if not _is_copy(body) or stage.ports[0].per != 0 or stage.ports[1].per == 0 or stage.when == "last":
             return None
@@ -115,7 +115,7 @@ class _Resolver:
         return buffer.name if fits and not self._overwritten(number, last, stage, source.view.tensor) else None
 
     def _reads_in_place(self, reader: Stage, place: int, load: Stage, buffer: Buffer) -> bool:
-        """Whether a port of a stage may read what a load copies to a buffer."""
+        """Return True if a port can read the source of a load instead of the buffer that the load fills."""
         body, port = self.bodies[reader.body], reader.ports[place]
         param = body.params[place]
         if param.access != "read" or port.lag:
@@ -132,12 +132,12 @@ class _Resolver:
         return not windowed or is_dense(view.shape, view.strides)
 
     def _overwritten(self, load: int, last: int, stage: Stage, param: str) -> bool:
-        """Whether memory may change between the load and its last reader."""
+        """Return True if the source may be written between the load and its last reader."""
         if param in self.aliased:
             return True
         if param not in self.written:
             return False
-        if not self._listed_in_order():  # they run in another order than this list, so nothing is known of "between"
+        if not self._listed_in_order():  # the stages run in another order, so the slice below would be wrong
             return True
         span = self.stages if stage.when == "first" else self.stages[load : last + 1]
         return any(
@@ -147,7 +147,7 @@ class _Resolver:
         )
 
     def _listed_in_order(self) -> bool:
-        """Whether no stage reads what a stage after it in the list writes in the same iteration."""
+        """Return True if no stage reads data that a later stage of the list writes in the same iteration."""
         return not any(
             feeds(writer, reader, self.bodies)
             for n, reader in enumerate(self.stages)
@@ -156,7 +156,7 @@ class _Resolver:
 
 
 def feeds(writer: Stage, reader: Stage, bodies: Mapping[str, Body]) -> bool:
-    """Whether a stage reads what another one writes in the same iteration."""
+    """Return True if `reader` reads data that `writer` writes in the same iteration."""
     filled = [
         port
         for port, param in zip(writer.ports, bodies[writer.body].params, strict=True)
@@ -172,7 +172,7 @@ def feeds(writer: Stage, reader: Stage, bodies: Mapping[str, Body]) -> bool:
 
 
 def _is_copy(body: Body) -> bool:
-    """Whether a body copies its first parameter to its second one and does nothing else."""
+    """Return True if a body only copies its first parameter to its second one."""
     if len(body.params) != 2 or len(body.steps) != 1 or body.locals or body.windows:
         return False
     (step,) = body.steps
@@ -194,13 +194,13 @@ def _identity(rank: int) -> tuple[tuple[int, ...], ...]:
 
 
 def compose(view: View, shape: tuple[int, ...], base: View, counts: Mapping[str, int] | None = None) -> View | None:
-    """A window of a window: `view` of a dense region of `shape` that is laid over `base`.
+    """Return a view of a view: `view`, which refers to a dense region of `shape`, applied to `base`.
 
     Args:
-        counts: how many values a scalar takes, 0 up to that; one that is not here may take any, as long as the view
-            stays in the region.
+        counts: number of values of a scalar, which are 0 .. count - 1. A scalar that is missing may have any value
+            for which the view stays in the region.
 
-    Returns None where one affine view cannot say it, or where it cannot be told.
+    Returns None if the result is not a single affine view, or cannot be shown to be one.
     """
     if is_dense(shape, base.strides):
         return View(base.tensor, view.shape, view.strides, base.offset + view.offset, (*base.terms, *view.terms))
@@ -214,10 +214,10 @@ def compose(view: View, shape: tuple[int, ...], base: View, counts: Mapping[str,
 
 
 class _Moves:
-    """Steps through a dense region that is laid out with other strides.
+    """Translation of offsets and strides of a dense region to a region with other strides.
 
     Attributes:
-        lost: whether a step could leave the dimension that it walks, so that no stride stands for it.
+        lost: True if a step may leave the dimension along which it moves, so that no stride describes it.
     """
 
     def __init__(self, shape: tuple[int, ...], strides: Strides) -> None:
@@ -226,7 +226,7 @@ class _Moves:
         self._room = [size - 1 for size, _, _ in self._dims]
 
     def start(self, offset: int) -> int:
-        """Where element number `offset` lies."""
+        """Return the translated offset."""
         moved = 0
         for d, (_, step, stride) in enumerate(self._dims):
             self._take(d, offset // step)
@@ -236,7 +236,7 @@ class _Moves:
         return moved
 
     def along(self, stride: int, extent: int | None) -> int:
-        """What a stride becomes; `extent` is None where only the region bounds it."""
+        """Return the translated stride. If `extent` is None, only the region limits the number of steps."""
         if stride == 0 or extent == 1:
             return 0
         for d, (_, step, other) in enumerate(self._dims):
@@ -255,5 +255,5 @@ class _Moves:
 
 
 def firings(stage: Stage) -> dict[str, int]:
-    """How many values the indices of a stage's grid take."""
+    """Return the number of values of each index of a stage's grid."""
     return {f"t{d}": extent for d, extent in enumerate(stage.grid)}

@@ -1,7 +1,7 @@
-"""How weights lie in files and in memory: packed for products where only products (and gathers of rows) read them.
+"""Layout of weights in memory. Weights that only products (and gathers of rows) read are packed into panels.
 
-A packed weight is a stack of slices, each packed by itself. The values of a quantised weight are stored with the scales
-and zero points or minimums of their groups between them.
+A packed weight is a stack of slices that are packed separately. The values of a quantised weight are interleaved with
+the scales and zero points or minimums of their groups.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 
 @dataclass(frozen=True)
 class PanelPacking:
-    """How a weight is packed.
+    """Packing of a weight.
 
     Attributes:
-        panels: of each slice.
+        panels: panels of each slice.
         slice_elements: elements of a slice in the schedule's tensor.
         row_elements: elements from one row of a slice to the next, in the schedule's tensor.
     """
@@ -37,28 +37,28 @@ class PanelPacking:
 
     @property
     def padded(self) -> bool:
-        """Whether panels hold more than the rows of a slice in another order: then whole slices alone have a place."""
+        """True if the panels have padding besides the rows of a slice. Only whole slices then have an offset."""
         odd = isinstance(self.panels, Panels) and self.panels.k % self.panels.depth != 0
         return odd or self.panels.n % LANES != 0
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in which a tensor of this shape is stored."""
+        """Return the stored shape of a tensor."""
         slices = int(np.prod(shape)) // self.slice_elements
         if isinstance(self.panels, Panels):
             return (slices, *self.panels.packed_shape)
         return (slices, self.panels.count, self.panels.blocks, self.panels.block_bytes)
 
     def stored_bytes(self, elements: int) -> int:
-        """Bytes in which so many elements, of whole slices, are stored."""
+        """Return the stored size in bytes of a number of elements, which must be whole slices."""
         return elements // self.slice_elements * self.panels.packed_bytes
 
     def offset(self, element: int) -> int:
-        """Bytes from the start to the slice or panel that begins with an element of the schedule's tensor."""
+        """Return the offset in bytes of the slice or panel that begins with an element of the schedule's tensor."""
         whole, rest = divmod(element, self.slice_elements)
         return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """The names of the tensors that are packed together with a tensor: the other parts of a quantized weight."""
+        """Return the names of the tensors that are packed with a tensor: the other parts of a quantized weight."""
         if isinstance(self.panels, Panels):
             return ()
         first, *others = (part.name for part in self.panels.format.parts)
@@ -84,7 +84,7 @@ class PanelPacking:
         yield from self.panels.pieces(*parts)
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
-        """What `pack` was given, in its shape."""
+        """Return the tensor that was packed; the first part of a quantized weight. The inverse of `pack`."""
         if isinstance(self.panels, QuantisedPanels):
             return self.panels.unpack(stored.view(np.uint8))[0].view(stored.dtype).reshape(shape)
         rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
@@ -94,10 +94,10 @@ class PanelPacking:
 
 
 Packings = Mapping[str, PanelPacking]
-"""How weights are packed, by name; those without one are as the schedule has them."""
+"""Packings of weights by name. Other weights are stored as the schedule has them."""
 
 
 def _bits(array: Array) -> Array:
-    """The array, dense, with bf16 as numbers that numpy knows."""
+    """Return the array as a dense one, with bf16 viewed as uint16, which numpy supports."""
     raw = np.ascontiguousarray(array)
     return raw.view(np.uint16) if raw.dtype == BFLOAT16 else raw

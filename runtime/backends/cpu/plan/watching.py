@@ -1,4 +1,4 @@
-"""Reading what stages write while native code runs: the core's hooks, and where the plan has put buffers."""
+"""Access to the outputs of stages while native code runs, through hooks of the core and the plan's buffer addresses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from sscc.runtime.support import _native
 
 
 class NativeWatchErrors(ErrorKind):
-    NO_STAGE = UsageError, "native code has no stage {stage!r} of its own: use the reference interpreter to watch it"
+    NO_STAGE = UsageError, "native code has no separate stage {stage!r}: use the reference interpreter to watch it"
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a run of the plan stands.
+    """Position of a run in the plan.
 
     Attributes:
-        launch: of its kernel in the entry.
-        loops: the registers of the loops around it.
+        name: name of the stage.
+        launch: number of the stage's launch in the entry.
+        loops: registers of the loops around the run, outermost first.
     """
 
     name: StageName
@@ -37,7 +38,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Output:
-    """A buffer that a stage writes: which argument of the run points into it."""
+    """Buffer that a stage writes, with the number of the run's argument that points into it."""
 
     buffer: Buffer
     port: Port
@@ -45,12 +46,12 @@ class _Output:
 
 
 class NativeStages:
-    """The stages of a program as a plan has them.
+    """Stages of a program in a native plan.
 
     Args:
-        program: the schedule.
-        plan: what was planned of it.
-        core: what executes that.
+        program: schedule.
+        plan: native plan of the schedule.
+        core: core that executes the plan.
     """
 
     def __init__(self, program: Program, plan: NativePlan, core: _native.Core) -> None:
@@ -71,7 +72,8 @@ class NativeStages:
             self._place([*_runs(entry.body, ())], labels)
 
     def _place(self, runs: list[tuple[int, tuple[int, ...]]], labels: dict[str, StageName]) -> None:
-        """Finds the last run of every stage: those before it are its other phases, on the same arguments."""
+        """Record the last run of each stage. The runs before it with the same arguments are earlier phases of the
+        stage."""
         launches: dict[str, int] = {}
         for (number, loops), (following, _) in itertools.pairwise([*runs, (-1, ())]):
             run = self._plan.runs[number]
@@ -107,11 +109,11 @@ class NativeStages:
 
     @property
     def names(self) -> frozenset[StageName]:
-        """Those that native code has as such: what only brings memory nearer may have become part of another stage."""
+        """Names of the stages of native code. Loads that only copy may have been merged into other stages."""
         return frozenset(place.name for place in self._places.values())
 
     def _read(self, run: PlanRun, output: _Output, name: StageName, registers: Sequence[int]) -> Array:
-        """The slots that the stage has filled, as they are now."""
+        """Return the current contents of the slots that the stage has filled, stacked if there are several."""
         stage, view, buffer = self._stages[name], output.port.view, output.buffer
         argument = run.arguments[output.argument]
         base, _ = self._core.region(self._plan.regions[argument.region].name)
@@ -146,7 +148,7 @@ def _written(pipeline: Pipeline, stage: Stage, accesses: Sequence[str]) -> Itera
 
 
 def _runs(items: Sequence[Item], loops: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Every run in order, with the registers of the loops around it."""
+    """Yield every run in order, with the registers of the loops around it."""
     for item in items:
         match item:
             case Execute():

@@ -1,4 +1,4 @@
-"""Which weights are packed for products, and how: decided by the schedule alone, before any code is made."""
+"""Packings of weights for products, which depend only on the schedule and are chosen before code is generated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:
-    """Parameters of each kernel that a launch lets overlap with another one that the kernel writes."""
+    """Return the parameters of each kernel that overlap, in some launch, with another one that the kernel writes."""
     tensors = {t.name: t for t in program.tensors}
     kernels = {k.name: k for k in program.kernels}
     aliased: dict[str, set[str]] = {name: set() for name in kernels}
@@ -48,7 +48,7 @@ def aliased_params(program: Program) -> dict[str, frozenset[str]]:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors share bytes."""
+    """Return True if two tensors share bytes."""
     return a.tier == b.tier and a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
 
 
@@ -59,7 +59,7 @@ def _launches(program: Program) -> Iterator[Launch]:
 
 @dataclass(frozen=True)
 class Use:
-    """A stage that reads a weight: its body's parameter, and the window that it sees."""
+    """Use of a weight by a stage: the parameter of its body, and the window of the weight."""
 
     body: Body
     param: str
@@ -70,8 +70,8 @@ class Use:
 
 @dataclass(frozen=True)
 class InPanels:
-    """What a product reads: the rows of these panels, of the slice that an index names where slices begin so many
-    elements `apart`."""
+    """Layout for a product, which reads the rows of panels. If an index selects the slice, slices begin `apart`
+    elements from each other; otherwise `apart` is 0."""
 
     panels: Panels | QuantisedPanels
     apart: int = 0
@@ -79,22 +79,22 @@ class InPanels:
 
 @dataclass(frozen=True)
 class RowByRow:
-    """What a gather reads: rows that it picks itself, of panels too."""
+    """Layout for a gather, which reads selected rows, from panels too."""
 
 
 @dataclass(frozen=True)
 class AsItLies:
-    """What anything else reads, or a window that has no strides: the weight as the schedule has it."""
+    """Layout of the schedule, for all other uses and for windows without strides."""
 
 
 WeightLayout = InPanels | RowByRow | AsItLies
-"""How a stage wants a weight to lie."""
+"""Layout of a weight that a stage requires."""
 
 
 def packed_weights(program: Program) -> dict[str, PanelPacking]:
-    """How to pack each weight that only products (and gathers of rows) read, by name.
+    """Return the packing of each weight that only products (and gathers of rows) read, by name.
 
-    A weight of shape [.., N, K] is a stack of slices that are packed one by one.
+    A weight of shape [.., N, K] is a stack of slices that are packed separately.
     """
     uses: dict[str, list[Use | AsItLies]] = {}
     bodies = {b.name: b for b in program.bodies}
@@ -118,7 +118,7 @@ def _stages(kernel: Kernel, bodies: dict[str, Body], aliased: frozenset[str]) ->
 
 
 def _use(stage: ResolvedStage, place: int, port: MemoryPort, launch_view: View, kernel: Kernel) -> Use | AsItLies:
-    """The strides of a launch's view stand for those of the parameter: packed weights are whole or nothing."""
+    """Return the use of a weight by a port. The strides of the launch's view replace those of the parameter."""
     shape = next(p.shape for p in kernel.params if p.name == port.param)
     view = compose(port.view, shape, launch_view, firings(stage.stage))
     if view is None:
@@ -129,8 +129,8 @@ def _use(stage: ResolvedStage, place: int, port: MemoryPort, launch_view: View, 
 
 
 def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> PanelPacking | None:
-    """What serves every use; None where nothing but the weight as it lies does. Gathers of rows read panels of whole
-    rows."""
+    """Return a packing that serves every use; None if the weight must keep the schedule's layout. Gathers of rows can
+    read panels of whole rows."""
     layouts = [(use, _layout(use, tensor)) for use in uses]
     served = [
         (use, layout)
@@ -199,7 +199,7 @@ def _is_table(step: LookUp, use: Use, regions: Regions) -> bool:
 
 
 def _readers(use: Use, regions: Regions) -> int:
-    """Accesses of a parameter in its body."""
+    """Return the number of accesses of a parameter in its body."""
     count = 0
     for step in use.body.steps:
         if isinstance(step, Product | Vector | Reduction):
@@ -238,7 +238,7 @@ def _layout_of_rows(use: Use, regions: Regions, dtype: str) -> WeightLayout:
 
 
 def _serves(packing: PanelPacking, use: Use, layout: InPanels | RowByRow, tensor: Tensor) -> bool:
-    """Whether packed slices hold what a use reads, as whole panels that begin where it begins."""
+    """Return True if the window of a use consists of whole panels of the packed slices."""
     whole = packing.panels
     if isinstance(layout, RowByRow):
         plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
