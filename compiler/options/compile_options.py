@@ -1,7 +1,7 @@
-"""The options of a compilation and everything about them that can be checked without reading the model.
+"""Options of a compilation, and the checks that need no model.
 
-Whatever was not given is None until `CompileOptions.resolve` meets the model's context length: the defaults fit the
-model. Nothing heavy is imported here, so the command line can describe its options without torch.
+An option that was not given is None until `CompileOptions.resolve` computes a default that fits the model. This module
+does not import torch, so that the command line can describe its options fast.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
 
 class OptionErrors(ErrorKind):
     TOO_MANY_RANKS = UsageError, "--tp is {ranks}, a program has at most {most} ranks"
-    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} says what ranks exchange: give --tp, too"
+    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} is the dtype of sums between ranks: give --tp, too"
     KEEP_WITHOUT_WEIGHTS = (
         UsageError,
         "--weights keep stores weights as the checkpoint has them, and this compilation has none: leave --no-weights "
@@ -74,9 +74,9 @@ class OptionErrors(ErrorKind):
     BUDGET_PER_LAYER = UsageError, "{option} is the same for all layers, it cannot be given with --kv-topk-per-layer"
     BUDGETS_OF_RULE = (
         UsageError,
-        "the rule {rule} says itself what each layer selects (its method topk): leave --kv-topk-per-layer out",
+        "the rule {rule} sets the budget of each layer (its method topk): leave --kv-topk-per-layer out",
     )
-    RULE_OVER_RANKS = UsageError, "the rule {rule} scores by all heads, which --tp would cut: leave --tp out"
+    RULE_OVER_RANKS = UsageError, "the rule {rule} scores with all heads, which --tp splits: leave --tp out"
     BUDGET_DIFFERS = (
         UsageError,
         "--kv-budget {budget} is not sink + recent + topk = {sink} + {recent} + {topk} = {rows}: leave one of them out",
@@ -95,8 +95,8 @@ class OptionErrors(ErrorKind):
         "a dump holds no weights: give them with --checkpoint, or compile with --no-weights",
     )
     MODEL_FROM_STDIN = UsageError, "a model cannot come from stdin, only a dump can: give --compile-from LEVEL"
-    NO_OUTPUT_NAME = UsageError, "the result of what comes from stdin needs a name: give -o"
-    NO_CONTEXT = UsageError, "the model does not say how long a context it takes: give --max-context"
+    NO_OUTPUT_NAME = UsageError, "the input is stdin, so the output has no default name: give one with -o"
+    NO_CONTEXT = UsageError, "the context length of the model is unknown: give --max-context"
     CONTEXT_TOO_LONG = (
         UsageError,
         "--max-context {context} exceeds the {longest} tokens the model was made for: lower it to at most {longest}",
@@ -113,14 +113,15 @@ class OptionErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """The geometry and the sizes of the two static graphs, as `CompileOptions.resolve` settles them.
+    """Geometry and sizes of the two static graphs, the result of `CompileOptions.resolve`.
 
     Attributes:
-        batch: decode slots B.
-        layer_topk: what each layer selects, where layers differ; the geometry has the most that any of them does.
-        rule: of one's own, that scores prompts and may say what each layer selects; the geometry has its name.
+        geometry: geometry of the cache.
+        batch: number of decode slots B.
         chunk: tokens C of one prefill chunk, at least 2.
-        dtype: activations and caches, "f32" or "bf16".
+        dtype: dtype of activations, "f32" or "bf16".
+        layer_topk: budgets of the layers, if they differ; the geometry has the largest of them.
+        rule: user's rule that scores prompts and may set the budgets of the layers; the geometry has its name.
     """
 
     geometry: Geometry
@@ -131,8 +132,8 @@ class ProgramShape:
     rule: Rule | None = None
 
     def geometry_of(self, layers: int) -> Geometry:
-        """The geometry of a model of which it governs so many layers. Raises UsageError where the budgets per layer are
-        not as many, or cannot be."""
+        """Return the geometry for `layers` layers with full attention. Raises UsageError if the budgets per layer are
+        invalid or have another count."""
         if self.rule is not None and self.rule.has_budgets and layers:
             return self.geometry.with_layers(self.rule.budgets(layers, self.geometry.topk))
         return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
@@ -149,8 +150,8 @@ CACHE, GRAPH, CONTENT, IR = (
 class CompileOptions:
     """Options of a compilation. None stands for the default that fits the model.
 
-    The record of each field says what it does. `kv_policy` may also be a `sscc.Policy` or a subclass of it; the field
-    then has the `Rule`.
+    The record of each field describes it. `kv_policy` may also be a `sscc.Policy` or a subclass of it; the field then
+    holds the `Rule`.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
@@ -403,12 +404,12 @@ class CompileOptions:
 
     @property
     def rule(self) -> Rule | None:
-        """The rule of one's own, if one was asked for."""
+        """The user's rule, or None for a built-in policy."""
         return self.kv_policy if isinstance(self.kv_policy, Rule) else None
 
     @property
     def output_path(self) -> Path:
-        """Where the result goes: `output`, else in the current folder the model's stem + ".rdu" (or ".LEVEL.mlir")."""
+        """The path of the result: `output`, or the model's stem + ".rdu" (or ".LEVEL.mlir") in the current folder."""
         if self.output is not None:
             return self.output
         name = self.model.absolute().name
@@ -418,12 +419,12 @@ class CompileOptions:
     def resolve(
         self, model_context: int | None, model_dtype: str = "f32", longest: int | None = None
     ) -> ProgramShape:
-        """Settles every default.
+        """Return the shape of the program, with defaults for all options that were not given.
 
         Args:
-            model_context: the longest sequence the model was made for, in tokens; None where it does not say.
-            model_dtype: the activation dtype that fits the checkpoint, one of DTYPES.
-            longest: what the model can be stretched to; None where that is `model_context`.
+            model_context: context length of the model in tokens; None if it is unknown.
+            model_dtype: activation dtype that fits the checkpoint, one of DTYPES.
+            longest: context length to which the model can be extended; None for `model_context`.
 
         Raises:
             UsageError: an impossible geometry, or a context beyond the model's.
@@ -446,7 +447,7 @@ class CompileOptions:
         )
 
     def _geometry(self, context: int, topk: int | None) -> Geometry:
-        """A given number is taken as it is; a default gives way until it fits `context`."""
+        """Return the geometry of the cache. Given numbers are used unchanged; defaults are reduced to fit `context`."""
         obs, pool, mode = self._observation(context)
         dtype = self.kv_dtype or KV_DTYPES[0]
         policy = self.rule.text if self.rule else str(self.kv_policy or KV_POLICIES[0])
@@ -470,7 +471,7 @@ class CompileOptions:
             sink, recent = self._rows_around_topk(sink, topk, context)
             return Geometry(sink, recent, topk, **stored)
         of_rule = self.rule is not None and not self.kv_obs and self.rule.policy.obs == WHOLE_PROMPT
-        least = 1 if of_rule else obs  # the whole prompt is no window whose columns would have to stay
+        least = 1 if of_rule else obs  # the ring need not hold a window that is the whole prompt
         if self.kv_budget is not None:
             recent = self.kv_recent or default_recent(self.kv_budget, least, pool)
             return Geometry.from_budget(self.kv_budget, sink=sink, recent=recent, **stored)
@@ -479,7 +480,7 @@ class CompileOptions:
         return Geometry(sink, recent, budget - sink - recent, **stored)
 
     def _observation(self, context: int) -> tuple[int, int, str]:
-        """How many last queries score a prompt, and how their scores are pooled: (obs, pool, pool mode)."""
+        """Return (obs, pool, pool mode): the number of last queries that score a prompt, and the pooling of scores."""
         if self.rule is None:
             return self.kv_obs or DEFAULT_OBS, self.kv_pool or DEFAULT_POOL, self.kv_pool_mode or POOL_MODES[0]
         of_rule = self.rule.policy
@@ -487,7 +488,7 @@ class CompileOptions:
         return self.kv_obs or obs, self.kv_pool or of_rule.pool, self.kv_pool_mode or of_rule.pool_mode
 
     def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
-        """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""
+        """Return (sink, recent) for a given topk: the rest of the budget, or a default ring that fits the context."""
         if self.kv_budget is None:
             return sink, self.kv_recent or max(1, min(DEFAULT_RECENT, context - sink - topk))
         if self.kv_recent is not None:
@@ -500,9 +501,9 @@ class CompileOptions:
 
 
 class CompileArguments(TypedDict, total=False):
-    """The fields of `CompileOptions` but `model`, as `sscc.compile` takes them: for editors and type checkers.
+    """Keyword arguments of `sscc.compile`, for editors and type checkers: the fields of `CompileOptions` but `model`.
 
-    Paths may be text, and `weights` is what the command line takes ("reference,int4:64").
+    Paths may be text, and `weights` has the form of the command line ("reference,int4:64").
     """
 
     output: str | os.PathLike[str] | None
@@ -552,7 +553,7 @@ class CompileArguments(TypedDict, total=False):
 
 
 def compile_options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
-    """Return the options of a call of `sscc.compile`. Raises UsageError for an option that does not exist, and as
+    """Return the options of a call of `sscc.compile`. Raises UsageError for an unknown option, and the errors of
     `CompileOptions`."""
     kinds = {item.name: item.type for item in fields(CompileOptions)}
     values: dict[str, Any] = dict(arguments)
@@ -568,7 +569,7 @@ def compile_options_of(model: str | os.PathLike[str], arguments: CompileArgument
 
 
 def cache_options(geometry: Geometry) -> dict[str, Any]:
-    """The options of `CompileOptions` that ask for exactly this cache."""
+    """Return the options of `CompileOptions` that give exactly this geometry."""
     values = geometry.to_dict()
     options = {"max_context": values.pop("max_context")}
     layer_topk = values.pop("layer_topk", [])
@@ -579,10 +580,10 @@ def cache_options(geometry: Geometry) -> dict[str, Any]:
 
 
 def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
-    """``--weights``: where they are (one of WEIGHTS), and how those of products are stored, separated by commas.
+    """Return the two parts of ``--weights``: the place (one of WEIGHTS), and the format of matrix weights or None.
 
     Raises:
-        UsageError: two words for the same, or one that says neither.
+        UsageError: two places, two formats, or an unknown word.
     """
     places = [word for word in text.split(",") if word in WEIGHTS]
     formats = [word for word in text.split(",") if word not in WEIGHTS]
@@ -596,14 +597,14 @@ def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
 
 
 def _absent(kind: ErrorKind, **options: object) -> None:
-    """Check that options were not given. An error of `kind` has the field `option`."""
+    """Raise an error of `kind`, whose field is `option`, for the first of the options that was given."""
     for name, value in options.items():
         if value is not None:
             raise kind(option=flag_of(name))
 
 
 def _fits(budget: int, part: str, left: int, low: int, **taken: int | None) -> None:
-    """Check that a budget leaves enough rows for one part of the cache once the other parts have theirs."""
+    """Raise UsageError if a budget leaves fewer than `low` rows for one part of the cache after the other parts."""
     if left < low:
         others = [f"{name} {rows}" for name, rows in taken.items()]
         raise OptionErrors.BUDGET_TOO_SMALL(budget=budget, left=left, part=part, others=others, least=low)

@@ -1,4 +1,4 @@
-"""Options of the commands that execute an artifact, and of prompts that a draft shortens."""
+"""Options of the commands that execute an artifact, and of speculative prefill."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ExecutionOptions(InterpreterOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TracedExecutionOptions(ExecutionOptions):
-    """Options of a session whose run may be recorded."""
+    """Options of a session with an optional trace."""
 
     trace: Path | None = option(
         None, "file for a Perfetto trace (ui.perfetto.dev) of threads, stages and requests, written on exit; - for "
@@ -66,7 +66,7 @@ class TracedExecutionOptions(ExecutionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOptions:
-    """Options of prompts that a draft shortens. Raises UsageError for a value without a draft, or out of bounds."""
+    """Options of speculative prefill. Raises UsageError for a value out of bounds, or an option without a draft."""
 
     draft: Path | None = option(
         None, "smaller program that selects the parts of a prompt to read (speculative prefill), best compiled with "

@@ -1,4 +1,4 @@
-"""Fewer collections of cyclic garbage while a model is compiled."""
+"""Less frequent collection of cyclic garbage while a model is compiled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ALLOCATIONS = 100_000
-"""Objects that are made between two collections of the youngest ones. With Python's own 700 the imports and the passes,
-which keep nearly all that they make, spend a tenth of their time in collections."""
+"""Allocations between two collections of the youngest generation. With Python's default of 700, imports and passes
+spend a tenth of their time in collections, although they keep nearly all objects that they allocate."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""How many prompt positions each layer selects, where layers differ: a list, a file, or a pyramid.
+"""Number of prompt positions that each layer selects, if layers differ: a list, a file, or a pyramid.
 
-Which layers there are is known only once a model is captured: those that attend within a sliding window keep their
-window, and the budgets are those of the others.
+The budgets apply to the layers with full attention; layers that attend within a sliding window keep their window. The
+number of layers is known only after the model has been captured.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class LayerTopkErrors(ErrorKind):
     NOT_A_PYRAMID = UsageError, "--kv-topk-per-layer {text} must name two numbers of rows, FIRST and LAST"
     NO_LAYER = (
         UsageError,
-        "--kv-topk-per-layer governs no layer of this model: all of them attend within a sliding window",
+        "--kv-topk-per-layer applies to no layer of this model, because all of them attend within a sliding window: "
+        "leave it out",
     )
     OTHER_LAYERS = (
         UsageError,
-        "--kv-topk-per-layer has {numbers} numbers, but it governs {layers} layers: give one for each (layers that "
+        "--kv-topk-per-layer has {numbers} numbers, but it applies to {layers} layers: give one for each (layers that "
         "attend within a sliding window keep their window)",
     )
     UNREADABLE = (
         UsageError,
-        "--kv-topk-per-layer is neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read: {reason}",
+        "--kv-topk-per-layer is neither a list of numbers, nor pyramid:FIRST,LAST, nor a readable file: {reason}",
     )
     FILE_TOO_LONG = UsageError, "--kv-topk-per-layer: {path} has more than {most} characters"
     NOT_NUMBERS = (
@@ -41,12 +42,12 @@ class LayerTopkErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class LayerTopk:
-    """What was asked for.
+    """The value of `--kv-topk-per-layer`.
 
     Attributes:
-        numbers: of each layer in order, or of the first and the last one, between which it changes linearly
-            (PyramidKV, arXiv 2406.02069).
-        pyramid: which of the two.
+        numbers: numbers of selected rows of all layers in order; of a pyramid, those of the first and the last layer,
+            with linear interpolation in between (PyramidKV, arXiv 2406.02069).
+        pyramid: True for a pyramid.
     """
 
     numbers: tuple[int, ...]
@@ -54,10 +55,10 @@ class LayerTopk:
 
     @classmethod
     def parse(cls, text: str) -> LayerTopk:
-        """Of ``64,32,16``, ``pyramid:64,16``, or the path of a file with numbers between commas or white space.
+        """Parse ``64,32,16``, ``pyramid:64,16``, or the path of a file with numbers separated by commas or white space.
 
         Raises:
-            UsageError: what is none of these, or a number below 0.
+            UsageError: any other text, a number below 0, or an unreadable or too long file.
         """
         if text.startswith(_PYRAMID):
             numbers = _numbers(text.removeprefix(_PYRAMID), text)
@@ -69,21 +70,21 @@ class LayerTopk:
         return cls(_numbers(_read(Path(text)), f"file {text}"))
 
     def __str__(self) -> str:
-        """What `parse` takes."""
+        """Return a text that `parse` accepts."""
         return f"{_PYRAMID if self.pyramid else ''}{','.join(map(str, self.numbers))}"
 
     @property
     def mean(self) -> int:
-        """The number that all layers select where they select alike and as many in all, to the nearest."""
+        """The mean of `numbers`, rounded: the number per layer that gives an even distribution of the same total."""
         return round(sum(self.numbers) / len(self.numbers))
 
     @property
     def most(self) -> int:
-        """The most that any layer selects."""
+        """The largest number of rows that a layer selects."""
         return max(self.numbers)
 
     def of(self, layers: int) -> tuple[int, ...]:
-        """The numbers of so many layers. Raises UsageError where there are not as many, or no layers."""
+        """Return the numbers of `layers` layers. Raises UsageError for a list of another length, or for no layers."""
         if not layers:
             raise LayerTopkErrors.NO_LAYER()
         if not self.pyramid:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MODELLED = "modelled times"
 """Heading of help."""
 MOST_VALUES = 256
-"""Values of one sweep."""
+"""Maximum number of values of a sweep."""
+
+
 class ModellingErrors(ErrorKind):
     NOT_A_FIGURE = UsageError, "{option} is {text!r}, but it must be NAME=VALUE, such as hbm.bandwidth=3.2e12"
     NOT_A_SWEEP = (
@@ -27,10 +29,11 @@ class ModellingErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure of the target, and the values that it takes one after another.
+    """A figure of the target, and its values in order.
 
     Attributes:
-        name: as in `Target.figures`.
+        name: name of the figure, as in `Target.figures`.
+        values: values in the units of the figure.
     """
 
     name: str

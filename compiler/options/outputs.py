@@ -1,4 +1,4 @@
-"""Outputs of commands: text files, and what stdout takes."""
+"""Outputs of commands: text files, stdout, and refusals of outputs that cannot go to stdout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class StdoutErrors(ErrorKind):
 
 
 def refuse_stdout(path: Path | None, kind: StdoutErrors) -> None:
-    """Raise an error of `kind` where `path` is "-", for outputs that are no single text."""
+    """Raise an error of `kind` if `path` is "-", for outputs that are not a single text."""
     if path == STANDARD:
         raise kind()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8, complete or not at all; or to stdout where `path` is "-". Raise as `replacing` does."""
+    """Write a text file in UTF-8 atomically, or to stdout if `path` is "-". Raise the errors of `replacing`."""
     if path == STANDARD:
         sys.stdout.write(text)
         return

@@ -1,7 +1,7 @@
-"""A rule of one's own: which positions of a prompt stay in the cache, written in one Python file.
+"""A user's rule, in one Python file, for the selection of the prompt positions that stay in the cache.
 
-A rule is a subclass of `Policy`. It is traced when a model is compiled, and its operations become a part of the
-program; its file is never read again. Nothing heavy is imported here.
+A rule is a subclass of `Policy`. It is traced when a model is compiled, and its operations become part of the program;
+the artifact does not need its file. This module does not import torch, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from sscc.compiler.options.rule_prompt import Prompt
 
 WHOLE_PROMPT = "prompt"
-"""As `obs`: every query of the prompt is observed."""
+"""Value of `obs` with which a rule observes every query of the prompt."""
 SUFFIX = ".py"
 OPTION = "--kv-policy"
 
 
 class PolicyErrors(ErrorKind):
-    BAD_TOPK = UsageError, "{rule}.topk gives {rows!r} for layer {layer}, it must be a number of rows"
+    BAD_TOPK = UsageError, "{rule}.topk returns {rows!r} for layer {layer}, it must return an int of 0 or more rows"
     NO_POLICY = UsageError, "{option} is {value!r}, it must be a name, a file or an sscc.Policy"
     UNKNOWN = (
         UsageError,
-        "{option} is {value!r}, it must be one of {known}, or the file of a rule, which ends in {suffix}{hint}",
+        "{option} is {value!r}, it must be one of {known}, or a file with a rule, FILE{suffix}{hint}",
     )
     NOT_READABLE = InputError, "{path}: the rule cannot be read: {reason}{hint}"
     NOT_IN_FILE = InputError, "{path} has no policy {rule}{hint}"
-    EMPTY_FILE = InputError, "{path} must have one policy, and has none: write a subclass of sscc.Policy"
-    SEVERAL = InputError, "{path} must have one policy, and has {rules}: name one, {path}:CLASS"
+    EMPTY_FILE = InputError, "{path} defines no policy: write a subclass of sscc.Policy"
+    SEVERAL = InputError, "{path} defines the policies {rules}: name one of them, as {path}:CLASS"
     FILE_FAILS = InputError, "{place}: {type}: {cause}"
-    TAKES_ARGUMENTS = UsageError, "the policy {rule} cannot be made without arguments: {cause}"
+    TAKES_ARGUMENTS = UsageError, "the policy {rule} cannot be constructed without arguments: {cause}"
     BAD_OBS = UsageError, "{rule}.obs is {obs!r}, it must be a number of queries, {whole!r} or None"
     BAD_POOL = UsageError, "{rule}.pool is {pool!r}, it must be an odd number of positions"
     BAD_POOL_MODE = UsageError, "{rule}.pool_mode is {mode!r}, it must be one of {known}"
@@ -52,15 +52,17 @@ class PolicyErrors(ErrorKind):
 
 
 class Policy:
-    """Scores the positions of a prompt, once it has been read; those of the highest scores stay, beside sinks and ring.
+    """Base class of rules that score the positions of a prefilled prompt. The positions with the highest scores stay in
+    the cache, in addition to sinks and ring.
 
     Attributes:
-        obs: how many of the last queries `scores` sees, or WHOLE_PROMPT; None for the compiler's default. All of them
-            are kept until the prompt is done: H max_context D numbers, for one layer at a time.
+        obs: number of last queries that `scores` sees, or WHOLE_PROMPT; None for the compiler's default. With
+            WHOLE_PROMPT all queries are kept until the end of the prompt: H max_context D numbers, for one layer at a
+            time.
         pool: odd width of the pooling of scores along positions; 1 for none.
         pool_mode: "avg" or "max".
 
-    `--kv-obs`, `--kv-pool` and `--kv-pool-mode` are stronger than these.
+    `--kv-obs`, `--kv-pool` and `--kv-pool-mode` override these.
     """
 
     obs: ClassVar[int | str | None] = None
@@ -68,27 +70,29 @@ class Policy:
     pool_mode: ClassVar[str] = POOL_MODES[0]
 
     def scores(self, prompt: Prompt) -> Tensor:
-        """Scores [Hkv, n] f32 of every position, finite: for each KV head the highest stay, of equal ones the earlier.
+        """Return finite scores [Hkv, n] f32 of all positions. For each KV head the highest stay; among equal ones, the
+        earlier.
 
-        It runs once, on tensors without numbers, when a model is compiled: conditions and loops over sizes are those of
-        Python, and what depends on a tensor's numbers has to be said in operations (`torch.where`). It is the same for
-        all layers.
+        The method is traced once, on tensors without data, when a model is compiled. Python's conditions and loops may
+        depend on sizes; conditions on the data of a tensor need operations such as `torch.where`. All layers share the
+        traced operations.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method scores(self, prompt)")
 
     def topk(self, layer: int, layers: int, topk: int) -> int:
-        """How many positions a layer selects.
+        """Return the number of positions that a layer selects.
 
         Args:
-            layer: counted from 0, among the `layers` that the budget governs (layers that attend within a sliding
-                window keep their window).
-            topk: what each selects where all select alike.
+            layer: index of the layer, from 0, among those that the budget applies to (layers that attend within a
+                sliding window keep their window).
+            layers: number of these layers.
+            topk: number that every layer selects by default.
         """
         return topk
 
 
 class SnapStream(Policy):
-    """The rule that comes with sscc: the attention that the last queries of a prompt pay, pooled."""
+    """The default rule: the pooled attention of the last queries of a prompt."""
 
     pool: ClassVar[int] = DEFAULT_POOL
 
@@ -98,11 +102,13 @@ class SnapStream(Policy):
 
 @dataclass(frozen=True)
 class Rule:
-    """A policy and what is recorded of it.
+    """A policy with its name and digest, which an artifact records.
 
     Attributes:
-        name: of its class.
-        digest: sha256 (hex) of its file; of an object's class, of the source and the object's own attributes.
+        policy: the policy.
+        name: name of its class.
+        digest: sha256 (hex) of its file; for a policy given as an object or a class, of the source of the class and
+            the attributes of the object.
     """
 
     policy: Policy
@@ -111,16 +117,17 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """What `Geometry.policy` says."""
+        """The value of `Geometry.policy`."""
         return f"{RULE}{self.name}@{self.digest}"
 
     @property
     def has_budgets(self) -> bool:
-        """Whether layers may select different numbers of positions."""
+        """True if the policy overrides `topk`, so that layers may select different numbers of positions."""
         return type(self.policy).topk is not Policy.topk
 
     def budgets(self, layers: int, topk: int) -> tuple[int, ...]:
-        """What each of so many layers selects. Raises UsageError for what is no number of rows."""
+        """Return the number of positions that each layer selects. Raises UsageError if `topk` returns anything but an
+        int of 0 or more."""
         numbers = [self.policy.topk(layer, layers, topk) for layer in range(layers)]
         for layer, number in enumerate(numbers):
             if type(number) is not int or number < 0:
@@ -129,14 +136,16 @@ class Rule:
 
 
 def policy_of(asked: object) -> str | Rule | None:
-    """The name of a policy that comes with sscc, or a rule of one's own, whose file is run.
+    """Return the name of a built-in policy, or the rule of a user. The file of a rule is executed.
 
     Args:
         asked: one of KV_POLICIES, a file (FILE.py or FILE.py:CLASS), a `Policy`, a subclass of it that takes no
             arguments, a `Rule` or None.
 
     Raises:
-        UsageError: none of these. InputError: a file that cannot be run, or has not exactly one policy.
+        UsageError: any other value, or a policy with invalid attributes.
+        InputError: a file that cannot be executed, that lacks the named class, or, without a name, that does not
+            define exactly one policy.
     """
     if asked is None or isinstance(asked, Rule):
         return asked
@@ -168,7 +177,7 @@ def _of_object(policy: Policy) -> Rule:
 
 
 def _source(kind: type) -> str:
-    """The source of a class; where there is none (it was typed into an interpreter), the code of its methods."""
+    """Return the source of a class, or the bytecode of its methods if it has no source file, as in an interpreter."""
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
@@ -178,7 +187,7 @@ def _source(kind: type) -> str:
 
 
 def _of_file(path: Path, name: str) -> Rule:
-    """The rule of a file, or that of one of its classes."""
+    """Return the rule of the class `name` in a file, or of its only policy if `name` is empty."""
     check_name(path)
     try:
         data = path.read_bytes()
@@ -217,20 +226,20 @@ def _run(path: Path, name: str) -> ModuleType:
 
 
 def file_of(rule: Rule) -> str:
-    """Where a rule's method `scores` is written; its name where nobody knows."""
+    """Return the file that defines a rule's method `scores`; the rule's name if the method has no Python code."""
     code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
     return rule.name if code is None else str(code.co_filename)
 
 
 def method_of(rule: Rule) -> str:
-    """``FILE:LINE`` of a rule's method `scores`, where nothing says which of its lines it is; its name where nobody
-    knows."""
+    """Return ``FILE:LINE`` of the beginning of a rule's method `scores`, for errors without a line of their own; the
+    rule's name if the method has no Python code."""
     code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
     return rule.name if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def place_of(error: BaseException, file: str) -> str:
-    """``FILE:LINE``, the last line of a file that an error went through; the file alone where it went through none."""
+    """Return ``FILE:LINE`` for the innermost line of a file in an error's traceback; the file alone if it has none."""
     lines = [error.lineno] if isinstance(error, SyntaxError) and error.filename == file else []
     frame = error.__traceback__
     while frame is not None:

@@ -1,8 +1,8 @@
-"""How far work is that takes its time, on a terminal: drawn on stderr by rich, and gone when the work is done.
+"""Progress of long operations on a terminal: drawn on stderr by rich, and removed when the operation ends.
 
-Nothing is drawn where stderr is no terminal, as in continuous integration, or where quiet is wanted (`silenced`).
-One thing is drawn at a time: a bar takes the place of the line that it begins in, and nothing that of a bar. rich
-leaves out colour where NO_COLOR is set. It is imported only where something is drawn.
+Nothing is drawn if stderr is not a terminal, as in continuous integration, or inside `silenced`. One display is shown
+at a time: a bar replaces the status line in which it begins, and nothing replaces a bar. rich omits colours if NO_COLOR
+is set. It is imported only when something is drawn.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Update = Callable[[str], None]
 Advance = Callable[[int, int], None]
-"""Called with (done, in all)."""
+"""Callback with the amount of work done and the total."""
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What is on the terminal now."""
+    """The display that is on the terminal."""
 
     progress: Progress
     is_bar: bool
@@ -36,7 +36,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def silenced(quiet: bool = True) -> Iterator[None]:
-    """Nothing is drawn meanwhile, if `quiet`."""
+    """Draw nothing inside the block if `quiet`. A block inside a silent one is silent, too."""
     token = _SILENT.set(quiet or _SILENT.get())
     try:
         yield
@@ -55,7 +55,8 @@ def _drawn(*columns: ProgressColumn, is_bar: bool, alive: bool = True) -> Iterat
     from rich.console import Console
     from rich.progress import Progress
 
-    # What is logged meanwhile stands above what is drawn, in lines as long as they are; what a pipe gets stays its own.
+    # Log lines appear above the display and are not wrapped. stdout is redirected only if it is a terminal, so that a
+    # pipe gets exactly the bytes that are written to it.
     console = Console(file=sys.stderr, soft_wrap=True)
     redirect = sys.stdout is not None and sys.stdout.isatty()
     progress = Progress(*columns, console=console, transient=True, redirect_stdout=redirect, auto_refresh=alive)
@@ -74,7 +75,7 @@ def _drawn(*columns: ProgressColumn, is_bar: bool, alive: bool = True) -> Iterat
 
 @contextmanager
 def status(text: str, *, quiet: bool = False) -> Iterator[Update]:
-    """A line with what is being done, and for how long. Gives what changes the text."""
+    """Show a line with a text and the elapsed time. Yields a function that changes the text."""
     if not _is_shown(quiet, is_bar=False):
         yield lambda text: None
         return
@@ -88,12 +89,13 @@ def status(text: str, *, quiet: bool = False) -> Iterator[Update]:
 
 @contextmanager
 def bar(text: str, *, quiet: bool = False, alive: bool = True) -> Iterator[tuple[Advance, Update]]:
-    """A bar with the share that is done, the time that has passed, and an estimate of what is left. Gives what moves
-    it, and what changes the text.
+    """Show a bar with the completed share, the elapsed time and an estimate of the remaining time.
+
+    Yields a function that moves the bar and one that changes the text.
 
     Args:
-        alive: drawn anew all the time, by a thread; otherwise only when it moves, so that it takes no time of what is
-            measured between.
+        alive: True to redraw continuously, in a thread; False to redraw only when the bar moves, so that drawing takes
+            no time from measurements in between.
     """
     if not _is_shown(quiet, is_bar=True):
         yield (lambda done, total: None), (lambda text: None)
@@ -118,8 +120,8 @@ def bar(text: str, *, quiet: bool = False, alive: bool = True) -> Iterator[tuple
 
 @contextmanager
 def prompt_bar(tokens: int) -> Iterator[Advance | None]:
-    """A bar over the reading of a prompt, for `Session.generate`; None where none is drawn, and a prompt is read in
-    one call."""
+    """Show a bar while a prompt is prefilled, as the argument `seen` of `Session.generate`. Yields None if no bar is
+    drawn, so that the prompt is prefilled in one call."""
     shown = _is_shown(quiet=False, is_bar=True)
     with bar(f"reading a prompt of {tokens} tokens") as (advance, _):
         yield advance if shown else None

@@ -1,4 +1,4 @@
-"""A prompt at its end, as a rule that scores its positions sees it, and the operator that stays whole in a rule."""
+"""A prefilled prompt as a rule sees it that scores its positions, and the attention mass as a single operator."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one layer knows once a prompt has been read: n positions, and the last queries, W of them.
+    """State of one layer at the end of prefill: keys and values of n positions, and the last W queries.
 
-    In a compiled program n is the longest prompt there can be, and W the whole observation window: shapes are static,
-    whatever the prompt is. So a rule must not read more positions than there are. Rows of positions and of queries that
-    a prompt does not have are zeros, which sums do not notice; `exists` tells them apart where zeros would matter, and
-    what `scores` says of them is never looked at.
+    In a compiled program n is the maximum prompt length and W the size of the observation window: shapes are static,
+    whatever the length of the prompt. Rows of positions and queries beyond the prompt are zeros, which do not change
+    sums; if zeros would matter, `exists` and `query_exists` mark the real ones. Scores of positions beyond the prompt
+    are ignored.
 
-    Query head h belongs to KV head h // (H // Hkv). Keys and queries carry their rotary embedding.
+    Query head h belongs to KV head h // (H // Hkv). The rotary embedding has been applied to keys and queries.
 
     Attributes:
-        observed: [1, H, W, D], keys_scratch: [1, Hkv, n, D], values_scratch: [1, Hkv, n, Dv], as the program holds
-            them; rules read `queries`, `keys` and `values`.
-        log_sum_exp: [1, H, W, 1] f32, of each query's scores over all positions that it sees.
-        query_positions: [W] i64, where the queries stand.
-        length: [1] i64, the tokens of the prompt, at most n.
-        scale: factor on products of queries and keys; softcap: what caps them (`Softmax`), 0 where nothing does.
-        recent: rows of the ring: that many last positions are kept whatever their scores are.
+        observed: queries [1, H, W, D] in the program's dtype; rules read `queries` instead.
+        keys_scratch: keys [1, Hkv, n, D] in the program's dtype; rules read `keys` instead.
+        values_scratch: values [1, Hkv, n, Dv] in the program's dtype; rules read `values` instead.
+        log_sum_exp: [1, H, W, 1] f32, log-sum-exp of each query's scores over the positions that it sees.
+        query_positions: [W] i64, positions of the queries.
+        length: [1] i64, number of tokens of the prompt, at most n.
+        scale: factor on the dot products of queries and keys.
+        softcap: cap of the scaled dot products (`Softmax`), 0 for none.
+        recent: rows of the ring: this many last positions are kept whatever their scores.
     """
 
     observed: Tensor
@@ -47,17 +49,17 @@ class Prompt:
 
     @cached_property
     def exists(self) -> Tensor:
-        """[n] bool: which positions the prompt has."""
+        """[n] bool: True for positions of the prompt."""
         return self.positions < self.length
 
     @cached_property
     def query_exists(self) -> Tensor:
-        """[W] bool: which of the queries the prompt has; all, unless it is shorter than the observation window."""
+        """[W] bool: True for queries of the prompt: all, unless it is shorter than the observation window."""
         return self.query_positions < self.length
 
     @cached_property
     def visible(self) -> Tensor:
-        """[W, n] bool: which positions each query sees."""
+        """[W, n] bool: True for positions that a query sees."""
         return (self.positions[None, :] <= self.query_positions[:, None]) & self.query_exists[:, None]
 
     @cached_property
@@ -76,9 +78,9 @@ class Prompt:
         return torch.where(self.exists[:, None], self.values_scratch[0].to(torch.float32), 0.0)
 
     def attention(self) -> Tensor:
-        """[H, W, n] f32: the weight that each query gave each position when the prompt was read, 0 where it sees none.
+        """Return the attention weights [H, W, n] f32 of each query, 0 for positions that it does not see.
 
-        This is a matrix of H W n numbers in memory. Where only its sum is wanted, `attention_mass` needs no matrix.
+        The result is a matrix of H W n numbers in memory. For its sum, `attention_mass` needs no matrix.
         """
         heads, window, width = self.queries.shape
         kv_heads, count = self.keys.shape[:2]
@@ -88,10 +90,11 @@ class Prompt:
         return torch.where(self.visible, (scores - self.log_sum_exp[0]).exp(), 0.0)
 
     def attention_mass(self) -> Tensor:
-        """[Hkv, n] f32: `attention` summed over the queries, and its mean over the query heads of each KV head.
+        """Return [Hkv, n] f32: `attention` summed over the queries and averaged over the query heads of each KV head.
 
-        Zero for the last min(W, recent) positions, which are no candidates, so that pooling does not spread what the
-        window pays itself. One operation at every level (`kv.observation_scores`), and no matrix.
+        The last min(W, recent) positions have zero: they are no candidates, and pooling must not spread the attention
+        that the window pays to itself. This is one operation at every level (`kv.observation_scores`), without the
+        matrix of `attention`.
         """
         operands = (self.observed, self.log_sum_exp, self.keys_scratch, self.query_positions, self.length)
         mass: Tensor = torch.ops.sscc.attention_mass(*operands, self.scale, self.softcap, self.recent)
@@ -108,7 +111,7 @@ def attention_mass(
     observed: Tensor, log_sum_exp: Tensor, keys: Tensor, query_positions: Tensor, length: Tensor, scale: float,
     softcap: float, recent: int,
 ) -> Tensor:  # fmt: skip
-    """`Prompt.attention_mass`, of the fields of a `Prompt`."""
+    """Return `Prompt.attention_mass` for the fields of a `Prompt`."""
     prompt = Prompt(observed, log_sum_exp, keys, keys[..., :0], query_positions, length, scale, softcap, recent)
     mass = prompt.mean_over_group(prompt.attention().sum(dim=1))
     window = min(observed.shape[2], recent)

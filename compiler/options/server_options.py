@@ -1,4 +1,4 @@
-"""Options of a server, and what can be checked of them before an artifact is opened."""
+"""Options of a server, and the checks that need no artifact."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class ServeErrors(ErrorKind):
     NOT_A_PATH = UsageError, "--root-path is {path!r}, a path begins with / and has no spaces"
     KEY_WITHOUT_CERTIFICATE = UsageError, "{option} needs --ssl-certfile"
     TWO_KEYS = UsageError, "--api-key and --api-key-file are both given: give one of them"
-    NO_KEYS = UsageError, "{path} has no key"
-    NOT_A_KEY = UsageError, "{source} is no key: it must be printable ASCII without spaces"
+    NO_KEYS = UsageError, "{path} (--api-key-file) contains no key: write one key on each line"
+    NOT_A_KEY = UsageError, "the key of {source} is invalid: it must be printable ASCII without spaces"
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of `sscc serve` beside those of the engine, of requests and of execution.
+    """Options of `sscc serve`, except those of the engine, of requests and of execution.
 
     Raises UsageError for a value out of bounds, and for options that contradict each other.
     """
@@ -133,10 +133,11 @@ class ServerOptions:
             raise ServeErrors.NO_PREFILL_SERVER()
 
     def check_beside(self, draft: DraftOptions, prefill_ahead: int | None, name: str) -> None:
-        """Check what these options permit others.
+        """Check that other options fit these.
 
         Args:
-            prefill_ahead: of the engine.
+            draft: options of speculative prefill.
+            prefill_ahead: option of the engine.
             name: name of the model for clients.
 
         Raises UsageError.
@@ -158,7 +159,7 @@ class ServerOptions:
             name: name of the first model.
 
         Raises:
-            UsageError: an option without a name or a path, or a name of two models.
+            UsageError: an option without a name or a path, or two models with the same name.
         """
         models: dict[str, Path] = {}
         for word in self.also:
@@ -172,12 +173,12 @@ class ServerOptions:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of `allowed_hosts`. Raises UsageError for a text that is no name."""
+        """The names of `allowed_hosts`. Raises UsageError for an invalid name."""
         return () if self.allowed_hosts is None else parse_hosts(self.allowed_hosts)
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The origins of `allowed_origins`. Raises UsageError for a text that is no origin."""
+        """The origins of `allowed_origins`. Raises UsageError for an invalid origin."""
         origins = tuple(each.strip() for each in (self.allowed_origins or "").split(",") if each.strip())
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
@@ -185,9 +186,9 @@ class ServerOptions:
         return origins
 
     def keys(self) -> Sequence[str]:
-        """Return the keys one of which clients of this server have to send; empty: none.
+        """Return the keys of which clients must send one; empty if they need none.
 
-        Raises UsageError for a text that is no key, InputError for a file that cannot be read.
+        Raises UsageError for an invalid key, InputError for a file that cannot be read.
         """
         if self.api_key_file is None:
             key = key_of("--api-key", self.api_key, KEY_VARIABLE)
@@ -201,7 +202,8 @@ class ServerOptions:
 
 
 def key_of(option: str, text: str | None, variable: str) -> str | None:
-    """Return the key from the option, or else from the environment, where other users of the machine cannot see it."""
+    """Return the key of an option, or else that of an environment variable, which other users of the machine cannot
+    see; None if both are absent. Raises UsageError for an invalid key."""
     key = os.environ.get(variable) if text is None else text
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
         raise ServeErrors.NOT_A_KEY(source=variable if text is None else option)

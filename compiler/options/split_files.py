@@ -15,9 +15,9 @@ class PartName:
     """The name of a part.
 
     Attributes:
-        stem: what the names of all parts begin with.
-        part: its number, from 1.
-        count: the number of parts, at most `MOST_PARTS`.
+        stem: common prefix of the names of all parts.
+        part: number of the part, from 1.
+        count: number of parts, at most `MOST_PARTS`.
     """
 
     stem: str
@@ -33,7 +33,7 @@ class PartName:
 
 
 def named_parts(path: Path) -> list[Path]:
-    """Return the paths that the parts of a model have if `path` is named as one of them; else `path` alone."""
+    """Return the paths of all parts of a model if `path` has the name of a part; otherwise `path` alone."""
     name = PartName.of(path)
     if name is None:
         return [path]

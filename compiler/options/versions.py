@@ -14,13 +14,13 @@ TOOLS = ("torch", "torch-mlir", "transformers")
 
 
 def tool_versions() -> dict[str, str]:
-    """Name -> version, of what a compilation depends on, as far as it is installed."""
+    """Return the versions of the installed packages on which a compilation depends, by name."""
     versions = {name: version_of(name) for name in TOOLS}
     return {name: version for name, version in versions.items() if version is not None}
 
 
 def version_of(package: str) -> str | None:
-    """The version that is installed; None where none is."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -36,6 +36,6 @@ _NOT_COMPILING = ("tools",)
 
 
 def compiler_digest() -> str:
-    """Return digests of the sources that decide what a program looks like."""
+    """Return digests of the sources that affect compiled programs."""
     others = (sources_digest(package) for package in (sscc.ir, sscc.passes, sscc.runtime))
     return " ".join([sources_digest(sscc.compiler, _NOT_COMPILING), *others])

@@ -1,6 +1,6 @@
-"""Warnings about inputs that are nevertheless honoured.
+"""Warnings about inputs that are accepted nevertheless.
 
-A warning has a kind, as an error has (`sscc.ir.errors`), but is never raised. A module that warns declares its kinds:
+A warning has a kind, like an error (`sscc.ir.errors`), but is never raised. A module that warns declares its kinds:
 
     class CheckpointWarnings(ErrorKind):
         UNUSED = SsccWarning, "{path}: tensors without a place in the model: {tensors}"

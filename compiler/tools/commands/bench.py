@@ -1,4 +1,4 @@
-"""`sscc bench`: how fast an artifact runs on this machine, and how near to what its memory permits."""
+"""`sscc bench`: speed of an artifact on this machine, and the share of the memory bandwidth that it reaches."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _means(interpreter: str, threads: int, ranks: int, here: int) -> str:
-    """By what it is measured."""
+    """Return the line that names the interpreter, ranks and threads of the measurements."""
     processes = f", {ranks} ranks" if ranks > 1 else ""
     processes += "" if here == ranks else f", {here} of which on this machine"
     return f"{interpreter} interpreter{processes}, {threads} thread{'s' * (threads > 1)}"
@@ -135,7 +135,14 @@ def _means(interpreter: str, threads: int, ranks: int, here: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: prompts to prefill; steps to decode at depths, with so many slots."""
+    """The measurements: prefills of prompt lengths; decode steps for all combinations of depths and batches.
+
+    Attributes:
+        prompts: prompt lengths in tokens.
+        steps: numbers of decode steps.
+        depths: tokens in each slot before the decode steps.
+        batches: numbers of active slots.
+    """
 
     prompts: tuple[int, ...]
     steps: tuple[int, ...]
@@ -144,7 +151,13 @@ class Plan:
 
     @classmethod
     def of(cls, args: argparse.Namespace, slots: int, context: int) -> Plan:
-        """What the options ask for. Raises UsageError for what the program does not take."""
+        """Return the plan of the options. Raises UsageError for sizes that exceed those of the program.
+
+        Args:
+            args: parsed options.
+            slots: decode slots of the program.
+            context: maximum tokens of a slot.
+        """
         steps = tuple(filter(None, args.new_tokens or (max(1, min(NEW, context // 4)),)))
         fits = max(1, min(DEPTH, context - UNTIMED_STEPS - max(steps, default=0)))
         plan = cls(
@@ -166,13 +179,16 @@ class Plan:
 
 
 class Bench:
-    """Measures a session with random tokens, each test after one that is not counted.
+    """Benchmark of a session with random tokens. The first repetition of each test is not counted.
 
     Args:
-        threads: that the session uses on this machine, and that the bandwidth is measured with.
-        ranks: of this machine, which share its bandwidth.
-        advance: told how many repetitions of all tests are done, and how many there are, between them.
-        update: told which test is measured.
+        artifact: artifact of the session.
+        session: session to measure.
+        repetitions: counted repetitions of each test.
+        threads: threads of the session on this machine, also used to measure the bandwidth.
+        ranks: number of ranks on this machine, which share its bandwidth.
+        advance: callback between repetitions, with the number of finished repetitions of all tests and the total.
+        update: callback with the name of the current test.
     """
 
     def __init__(
@@ -194,7 +210,7 @@ class Bench:
         self._done = self._all = 0
 
     def run(self, plan: Plan) -> Iterator[Measurement]:
-        """Every prompt, then every number of steps at every depth with every number of slots."""
+        """Yield the measurement of every prompt, then of every number of steps at every depth and batch."""
         decodes = list(itertools.product(plan.depths, plan.batches, plan.steps))
         self._done, self._all = 0, (len(plan.prompts) + len(decodes)) * (1 + self._repetitions)
         for tokens in plan.prompts:
@@ -259,7 +275,13 @@ class Bench:
 
 
 def step_bytes(artifact: Artifact, slots: int, tokens: int) -> int:
-    """What a decode step of so many slots, of so many tokens each, cannot avoid to read: a rank, of several."""
+    """Return the bytes of weights and cache rows that a decode step must read, per rank.
+
+    Args:
+        artifact: artifact of the program.
+        slots: number of active slots.
+        tokens: tokens in each slot.
+    """
     from sscc.compiler.tools.inspection.inspection import stored_bytes, time_decode
 
     timing = time_decode(artifact, artifact.target, mean_experts=True)

@@ -1,4 +1,4 @@
-"""`sscc chat`: a person talks to a model at a terminal, or a program does through a pipe."""
+"""`sscc chat`: conversation with a model at a terminal or through a pipe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 QUOTES = '"""'
 SCARCE = 0.25
-"""Share of the context: once fewer tokens are left, the user is told before every answer how many there are."""
+"""Share of the context below which the number of remaining tokens is shown before every answer."""
 
 HELP = f"""\
 /reset         forget the conversation; the system message stays
@@ -58,9 +58,10 @@ class ChatErrors(ErrorKind):
     NO_TEMPLATE = InputError, "{artifact} has no chat template, so it cannot chat: use sscc run --prompt"
     NO_ROOM = (
         UsageError,
-        "the conversation has {tokens} tokens, and the context {context}: the message was not sent, /reset begins anew",
+        "the conversation has {tokens} tokens, which leaves no room for an answer in a context of {context}: the "
+        "message was not sent, /reset starts over",
     )
-    ENGINE_FAILED = InternalError, "the engine failed while it made the answer"
+    ENGINE_FAILED = InternalError, "the engine failed while it generated the answer"
 
 
 @dataclass(frozen=True)
@@ -105,24 +106,27 @@ def main(args: argparse.Namespace) -> int:
             for text in read_messages():
                 try:
                     chat.take(text)
-                except KeyboardInterrupt:  # Ctrl-C came a second time, or before the answer began
+                except KeyboardInterrupt:  # a second Ctrl-C, or one before the answer began
                     print(file=sys.stderr)
     return 0
 
 
 class _Exit(Exception):
-    """The person leaves."""
+    """The user leaves the conversation."""
 
 
 class Chat:
-    """A conversation. Every answer prefills all of it, for a compressed cache is of one prompt and no other; where
-    prompts continue others, only what no prompt before had: the last answer and what was said since.
+    """A conversation. Every answer prefills the whole conversation, because the rows of a compressed cache are selected
+    for one prompt. With a prompt cache, only the last answer and the new message are prefilled.
 
     Args:
-        sampling: of every answer.
-        max_context: tokens that the conversation and the next answer have together.
-        max_new_tokens: of an answer; None: as many as fit.
-        system: the first message, if there is one.
+        engine: engine that generates the answers.
+        tokenizer: tokenizer of the model.
+        template: chat template of the model.
+        sampling: sampling parameters of the answers.
+        max_context: maximum number of tokens of the conversation and the next answer together.
+        max_new_tokens: maximum number of tokens of an answer; None for the rest of the context.
+        system: system message; None for none.
     """
 
     def __init__(
@@ -146,7 +150,7 @@ class Chat:
         self._last: Completion | None = None
 
     def take(self, text: str) -> None:
-        """Does what a line says: a command, or a message to be answered on stdout. Raises what the engine raises."""
+        """Execute a command, or answer a message on stdout. Raises the errors of the engine."""
         if text.startswith("//"):
             self._answer(text[1:])
         elif text.startswith("/"):
@@ -157,7 +161,7 @@ class Chat:
     # -- answers
 
     def _answer(self, text: str) -> None:
-        """Answers a message. One that cannot be answered is not part of the conversation."""
+        """Answer a message. A message without an answer is removed from the conversation."""
         self._turns.append({"role": "user", "content": text})
         try:
             answer = self._stream(self._room())
@@ -170,7 +174,7 @@ class Chat:
             self._turns.pop()
 
     def _room(self) -> tuple[tuple[int, ...], int]:
-        """The conversation as tokens, and how many new ones there may be. Raises UsageError where there is no room."""
+        """Return the conversation as tokens, and the maximum length of the answer. Raises UsageError if that is 0."""
         prompt = tuple(self._template.encode(self._tokenizer, self._messages()))
         room = self._max_context - len(prompt)
         if room < 1:
@@ -180,7 +184,7 @@ class Chat:
         return prompt, room if self._max_new_tokens is None else min(room, self._max_new_tokens)
 
     def _stream(self, prompt_and_room: tuple[tuple[int, ...], int]) -> str:
-        """Prints an answer while it is made. Returns its text, which is a part of it where the user has stopped it."""
+        """Print an answer while it is generated, and return its text up to the point where the user stopped it."""
         from sscc.runtime.serving.engine import Request
 
         prompt, room = prompt_and_room
@@ -217,7 +221,7 @@ class Chat:
     def _command(self, name: str, rest: str) -> None:
         if name == "reset":
             self._turns.clear()
-            _say("the conversation is forgotten")
+            _say("the conversation is cleared")
         elif name == "system":
             self._set_system(rest.strip())
         elif name == "stats":
@@ -249,7 +253,7 @@ def _figures(done: Completion) -> Iterator[str]:
 
 
 def _say(text: str) -> None:
-    """Prints to stderr, so that what sscc itself says is never part of an answer."""
+    """Print a message of sscc itself to stderr, so that stdout has only the answers."""
     print(f"sscc: {text}", file=sys.stderr, flush=True)
 
 
@@ -257,7 +261,8 @@ def _say(text: str) -> None:
 
 
 def read_messages() -> Iterator[str]:
-    """What is typed, or comes through a pipe: a line each, or lines between triple quotes. Ends with the input."""
+    """Yield the messages of a terminal or a pipe until the end of input: single lines, or lines between triple
+    quotes."""
     typed = sys.stdin.isatty()
     if typed:
         with suppress(ImportError):
@@ -280,7 +285,7 @@ def read_messages() -> Iterator[str]:
 
 
 def _block(first: str, read: Callable[[str], str | None]) -> str:
-    """The text from a line that begins with triple quotes to the one that ends with them, or to the end of input."""
+    """Return the text between triple quotes, or up to the end of input."""
     text = first.removeprefix(QUOTES)
     while not text.endswith(QUOTES):
         line = read("... ")

@@ -1,8 +1,8 @@
-"""The command line: `sscc compile`, `sscc run`, `sscc pack`, `sscc doctor`.
+"""The command line, `sscc COMMAND`.
 
-Each command is a module of `sscc.compiler.tools.commands` with `add_arguments(parser)` and `main(args) -> exit code`;
-whatever is heavy they import inside `main`, so that `--help` answers at once. This module is the one place that
-turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists the codes).
+Each command is a module of `sscc.compiler.tools.commands` with `add_arguments(parser)` and `main(args) -> exit code`.
+Modules that are slow to import are imported inside `main`, so that `--help` is fast. Only this module turns exceptions
+into a line on stderr and an exit code (`sscc.ir.errors` lists the codes).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sscc.compiler.options.progress import silenced
 from sscc.compiler.tools.commands.parser import COMMANDS, build_parser
 from sscc.ir.errors import ErrorKind, InputError, InternalError, SsccError, printable
 
-# Torch's threads would spin while they wait and so starve each other wherever another program runs.
+# By default, Torch's threads spin while they wait. If another program runs, they then starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -28,7 +28,7 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 UNUSABLE = frozenset(
     (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS, errno.EIO)
 )
-"""Errors of the system about a file or folder that are the user's to mend, wherever they come up."""
+"""System errors about a file or folder that the user can fix, wherever they occur."""
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
 
 
@@ -38,7 +38,7 @@ class UnexpectedErrors(ErrorKind):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; never raises on a person's input."""
+    """Run a command and return its exit code. Errors are reported on stderr, not raised."""
     words = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in words or os.environ.get("SSCC_TRACEBACK", "0") not in ("", "0")
     began = time.perf_counter()

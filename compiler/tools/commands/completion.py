@@ -1,4 +1,4 @@
-"""`sscc completion`: a script by which a shell completes commands, options, their choices and file names."""
+"""`sscc completion`: a script for shell completion of commands, options, their choices and file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = {
     "zsh": f"""_alternative 'names:name:({" ".join(KV_POLICIES)})' 'files:rule:_files -g "*.py"'""",
     "tcsh": "f:*.py",
 }
-"""How shells complete a policy: by a name or the file of a rule."""
+"""Completion of `--kv-policy` in each shell: names of policies, and Python files."""
 PREAMBLE = {
     "bash": f"""{POLICIES["bash"]}() {{
   compgen -W "{" ".join(KV_POLICIES)}" -- "$1"

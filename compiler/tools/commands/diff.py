@@ -1,4 +1,4 @@
-"""`sscc diff`: in what two artifacts or two dumps differ."""
+"""`sscc diff`: differences between two artifacts or two dumps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DUMP = ".mlir"
 MAIN_GROUP = "main"
-"""What the layers are called that the geometry of the program governs, which have no name."""
+"""Name in paths for the group of layers with the program's geometry, which has no name of its own."""
 TOKENS = "tokens, of artifacts: both are run, greedily"
 """Heading of help."""
 
@@ -43,7 +43,7 @@ class DiffErrors(ErrorKind):
 
 
 Facts = dict[str, Any]
-"""Numbers, words and lists of numbers, by their path in `sscc inspect --json`, dots between its parts."""
+"""Values by their dotted path in the output of `sscc inspect --json`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _absent_or(facts: Facts, name: str) -> Any:
 
 
 def _artifact_facts(path: Path, args: argparse.Namespace) -> Facts:
-    """What `sscc inspect --json` says of an artifact, and which weights and schedule it holds."""
+    """Return the facts that `sscc inspect --json` prints, and the digests of the schedule and the weights."""
     from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
     artifact = open_artifact(path, verify=args.verify)
@@ -104,8 +104,8 @@ def _artifact_facts(path: Path, args: argparse.Namespace) -> Facts:
 
 
 def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a record with their paths; records in lists by their names, without what the machine's description
-    says of its figures."""
+    """Yield the leaves of a record with their paths, except the machine's assumptions. Records in lists are addressed
+    by name."""
     for name, value in data.items():
         path = f"{above}{name}"
         if name == "assumptions":
@@ -119,11 +119,11 @@ def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _tokens(args: argparse.Namespace) -> Iterator[tuple[list[int], str | None]]:
-    """What each of the two makes of the prompt: tokens, and their text where there is a tokenizer."""
+    """Yield the tokens that each artifact generates, and their text (None without a tokenizer)."""
     from sscc.runtime.text.tokenizer import read_prompt
 
     log_to_stderr(args.quiet)
-    if args.prompt_file is not None:  # once for both, as stdin can be read no more than that
+    if args.prompt_file is not None:  # read once for both artifacts: stdin cannot be read twice
         args.prompt, args.prompt_file = read_prompt(args.prompt_file), None
     if args.token_ids is not None:
         args.token_ids = ",".join(map(str, parse_token_ids(args.token_ids)))
@@ -149,7 +149,7 @@ def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int],
 
 
 def _dump_facts(path: Path, args: argparse.Namespace) -> Facts:
-    """What a dump says of itself, and how many operations of each kind its functions have."""
+    """Return the attributes of a dump, the names of its functions, and the number of operations of each kind."""
     from sscc.compiler.driver.dumps import read_dump
     from sscc.ir.context import mlir
     from sscc.ir.levels import get_facts, get_level, passes_done
@@ -196,7 +196,7 @@ def _lines(a: Facts, b: Facts, differing: list[str], everything: bool) -> Iterat
 
 
 def _only(a: Any, b: Any) -> Iterator[str]:
-    """Of lists of names, those that one of them alone has."""
+    """Yield lines with the names that are in only one of two lists; nothing for other values."""
     if isinstance(a, list) and isinstance(b, list):
         for side, own, other in (("A", a, b), ("B", b, a)):
             names = [item for item in own if isinstance(item, str) and item not in other]
@@ -205,13 +205,13 @@ def _only(a: Any, b: Any) -> Iterator[str]:
 
 
 def _ratio(a: Any, b: Any) -> str:
-    """B as a multiple of A, where they are different numbers."""
+    """Return B as a multiple of A; empty if they are not numbers, or A is 0."""
     numbers = isinstance(a, int | float) and isinstance(b, int | float) and not isinstance(a, bool)
     return f"{b / a:.3f}x" if numbers and a else ""
 
 
 def _short(name: str, value: Any) -> str:
-    """A value as a person reads it, by what its path says that it is."""
+    """Return a value as text, in the unit that its path implies (bytes, seconds, GB/s)."""
     *above, last = name.split(".")
     if isinstance(value, int | float) and not isinstance(value, bool):
         if any(part.endswith("bytes") or part.endswith("_tiers") for part in (*above, last)):
@@ -226,7 +226,7 @@ def _short(name: str, value: Any) -> str:
 
 
 LONGEST = 24
-"""Characters of a word, a digest or a text that a table shows."""
+"""Maximum number of characters of a text in the table."""
 
 
 def _first_difference(a: list[int], b: list[int]) -> str:

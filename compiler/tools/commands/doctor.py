@@ -1,4 +1,4 @@
-"""`sscc doctor`: what sscc finds on this machine."""
+"""`sscc doctor`: versions, CPU, memory and problems of the installation on this machine."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class DoctorErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Sizes in bytes, bandwidth in GB/s (1e9 bytes/s); `problems` is empty on a machine where sscc works.
+    """State of the installation and the machine. Sizes are in bytes, bandwidths in GB/s (1e9 bytes/s).
 
     Attributes:
-        packages: versions of those that every command needs; None where one is missing.
-        extras: the same by extra, of those that only some commands need.
+        packages: versions of the packages that every command needs; None for a missing one.
+        extras: versions of the packages of each extra, which only some commands need.
+        native: facts of the native module and the machine; None if the module cannot be imported.
+        problems: problems that need fixing; empty if sscc works.
     """
 
     sscc: str
@@ -61,18 +63,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine() -> Diagnosis:
-    """Looks at the machine; reading memory for its bandwidth takes about half a second."""
+    """Return the diagnosis of this machine. The measurement of the memory bandwidth takes about half a second."""
     required = _required()
     packages = {item.name: version_of(item.name) for item in required if item.marker is None}
     problems = [f"the package {name} is not installed" for name, version in packages.items() if version is None]
     if not required:
-        problems.append("sscc itself is not installed, it only lies on Python's path")
+        problems.append("sscc is on Python's path, but not installed: run pip install in its folder")
     problems += filter(None, map(_misfit, required))
     try:
         native: dict[str, Any] | None = _native()
     except ImportError as error:
         native = None
-        problems.append(f"the native module cannot be imported, install sscc again with a C++ compiler ({error})")
+        problems.append(f"the native module cannot be imported: install sscc again with a C++ compiler ({error})")
     return Diagnosis(
         sscc=sscc.__version__,
         python=platform.python_version(),
@@ -87,7 +89,7 @@ def examine() -> Diagnosis:
 
 
 def _required() -> list[Requirement]:
-    """What the installation says that it needs, the packages of extras for users included."""
+    """Return the requirements of the installed sscc, with those of the extras for users."""
     try:
         listed = [Requirement(text) for text in importlib.metadata.requires("sscc") or []]
     except importlib.metadata.PackageNotFoundError:
@@ -98,7 +100,7 @@ def _required() -> list[Requirement]:
 
 
 def _misfit(requirement: Requirement) -> str | None:
-    """What is wrong with the version of a package that is installed."""
+    """Return the problem of an installed package with a wrong version; None if it fits or is missing."""
     version = version_of(requirement.name)
     if version is None or requirement.specifier.contains(version, prereleases=True):
         return None

@@ -104,4 +104,4 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zsh, in a folder of $fpath", "sscc completion zsh > ~/.zfunc/_sscc"),
     ),
 }
-"""What it does, and the line for a shell; by command, and those of `sscc` itself."""
+"""Pairs of a description and a shell command line, for each command and for `sscc` itself."""

@@ -1,4 +1,4 @@
-"""A text with each token shaded by how many layers and KV heads keep it, for a terminal or as plain lines."""
+"""Text in which each token is shaded by the share of layers and KV heads that keep it, in colours or plain marks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sscc.runtime.artifact.signature import Signature
 
 EVERYTHING = "all"
-_AROUND = 6  # tokens of text before and after such a part
-_LONGEST = 80  # letters of such a part
+_AROUND = 6  # tokens shown before and after an evicted span
+_LONGEST = 80  # maximum characters shown of an evicted span
 _BLACK, _DIM, _PLAIN = "\x1b[38;5;16m", "\x1b[2m", "\x1b[0m"
 _SHADES = {"sink": (195, 159, 117, 75), "recent": (194, 157, 114, 77), "selected": (230, 222, 214, 208)}
-"""Backgrounds of the 256 colours, from the smallest share to the largest."""
+"""Background colours (of the 256-colour palette), from the smallest share to the largest."""
 _LETTERS = {"sink": "s", "recent": "r"}
 
 
@@ -32,7 +32,7 @@ class ShownPartErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Part:
-    """What is shown of a cache: all layers, one, or one KV head of one."""
+    """The displayed part of a cache: all layers, one layer, or one KV head of a layer."""
 
     layer: int | None = None
     head: int | None = None
@@ -48,7 +48,7 @@ class Part:
         return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
     def check(self, signature: Signature) -> None:
-        """Raises UsageError where a program has no such layer or head."""
+        """Raise UsageError if a program does not have the layer or the head."""
         if self.layer is None:
             return
         if self.layer >= signature.layers:
@@ -67,11 +67,14 @@ class Part:
 
 
 def shaded(tokens: Sequence[Token], part: Part, width: int, *, colours: bool, fetched_anew: bool) -> Iterator[str]:
-    """The text in colours, or with a line of marks below each line of it; before it what they mean.
+    """Yield a legend, then the text in colours, or with a line of marks below each line.
 
     Args:
+        tokens: tokens with the share of layers and heads that keep them.
+        part: displayed part of the cache.
         width: columns of a line.
-        fetched_anew: whether steps choose rows of the store of which nothing is known.
+        colours: True for colours, False for marks.
+        fetched_anew: True if every step reads rows of the store that are not recorded.
     """
     yield from _legend(tokens, part, colours=colours, fetched_anew=fetched_anew)
     yield ""
@@ -138,7 +141,7 @@ def _mark(token: Token) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text that moves no cursor and sends a terminal no command."""
+    """Return a text without control characters, which would move the cursor or send commands to the terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -153,7 +156,7 @@ def _columns(text: str) -> int:
 
 
 def needed_lines(tokens: Sequence[Token], needed: Needed) -> Iterator[str]:
-    """What a full cache would have read, in words."""
+    """Yield lines on the attention that a full cache would have paid to evicted positions."""
     if not needed.queries:
         yield "needed   nothing can be said: the answer is one token, which the whole prompt made"
         return
@@ -172,7 +175,7 @@ def needed_lines(tokens: Sequence[Token], needed: Needed) -> Iterator[str]:
 
 
 def record(tokens: Sequence[Token], part: Part, needed: Needed | None) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the same facts as a JSON object."""
     told: dict[str, Any] = {"layer": part.layer, "head": part.head}
     told |= {"tokens": [{"text": one.text, "reason": one.reason, "share": one.share} for one in tokens]}
     if needed is not None:

@@ -1,4 +1,4 @@
-"""The parser of the command line: every command, its options and examples; what is said of words that do not exist."""
+"""The parser of the command line: commands, options and examples, and the errors for unknown words."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class _ShowHelp(argparse.Action):
 
 
 class Formatter(argparse.HelpFormatter):
-    """Help in which every default is told, in one way, and examples keep their lines."""
+    """Formatter of help texts that shows defaults uniformly and keeps the lines of examples."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         return help_of(action).replace("%", "%%")
@@ -283,8 +283,8 @@ def _types(hint: Any) -> list[Any]:
 
 
 def help_of(action: argparse.Action) -> str:
-    """What an option does, and its default: the parser's, and where only a model, a machine or another option decides
-    it, what the help says of it itself."""
+    """Return the help of an option with the parser's default. The help itself describes a default that depends on the
+    model, the machine or another option."""
     text = action.help or ""
     takes_value = action.option_strings and action.nargs != 0
     if not takes_value or action.default in (None, argparse.SUPPRESS, [], ()):
@@ -306,7 +306,8 @@ def _name(action: argparse.Action) -> str:
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of every command, or of one alone, which spares the time to import the others."""
+    """Return the parser of all commands. With `only`, the options of just one command are added, which saves the
+    imports of the others."""
     purpose = "Compiles language models for decoding over a compressed KV cache."
     parser = Parser(prog="sscc", description=purpose, formatter_class=Formatter, epilog=_epilog("sscc"))
     parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
@@ -334,7 +335,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by its name."""
+    """Return the parsers of the commands by name."""
     actions: Sequence[argparse.Action] = parser._actions
     return next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
 

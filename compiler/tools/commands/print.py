@@ -1,4 +1,4 @@
-"""`sscc print`: IR or a schedule as a person reads it."""
+"""`sscc print`: IR or a schedule as a readable listing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _schedule(args: argparse.Namespace) -> str:
 
 
 def _chosen(names: list[str], pattern: str, missing: PrintCommandErrors) -> list[str]:
-    """Return the names that fit a pattern. Raises `missing` where none does."""
+    """Return the names that match a pattern. Raises `missing` if none does."""
     chosen = [name for name in names if fnmatchcase(name, pattern)]
     if not chosen:
         raise missing(name=pattern, names=names, similar_hint=did_you_mean(pattern, names))
@@ -108,12 +108,12 @@ def _chosen(names: list[str], pattern: str, missing: PrintCommandErrors) -> list
 
 
 def _takes_colour() -> bool:
-    """Whether stdout is a terminal, whose user did not ask for none (https://no-color.org)."""
+    """Return True if stdout is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def coloured(text: str) -> str:
-    """The text with colours of ANSI terminals."""
+    """Return the text with ANSI colour codes."""
 
     def paint(match: re.Match[str]) -> str:
         return f"\x1b[{_STYLES[match.lastgroup or 'value']}m{match[0]}\x1b[0m"

@@ -150,7 +150,7 @@ class TestRoom:
     def test_a_message_without_room_is_not_part_of_it(self, talk: Talk, capsys: Capture) -> None:
         talk.chat.take("hi")
         talk.chat.take("x" * CONTEXT)
-        assert "/reset begins anew" in capsys.readouterr().err
+        assert "/reset starts over" in capsys.readouterr().err
         talk.chat.take("so")
         assert capsys.readouterr().out == reply(f"u:hi;a:{reply('u:hi;a:', 8)};u:so;a:", 8) + "\n"
 
