@@ -44,7 +44,7 @@ def test_a_prompt_continues_another_bit_for_bit(case: str, opt_level: int, compi
 def test_a_rule_that_scores_by_all_queries(opt_level: int, tmp_path: Path) -> None:
     shape: dict[str, Any] = {"kv_budget": 24, "kv_sink": 2, "max_context": 128, "prefill_chunk": 16, "batch": 2}
     rule = Path(__file__).parents[2] / "examples" / "rules" / "accumulated_mass.py"
-    sscc.compile(TINY, output=tmp_path / "a.rdu", policy=rule, opt_level=opt_level, native_code=False, **shape)
+    sscc.compile(TINY, output=tmp_path / "a.rdu", kv_policy=rule, opt_level=opt_level, native_code=False, **shape)
     session = opened(tmp_path / "a.rdu")
     assert session.reusable_chunks(83) == 5
     check_continued(session, (1, 4), 9)

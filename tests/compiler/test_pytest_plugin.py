@@ -126,9 +126,9 @@ def test_the_examples_of_the_documentation(repository: pytest.Pytester, artifact
     ("text", "message"),
     [
         ("[[case]]", "a.toml*artifact*model"),
-        ("artifact = 'a'", "has no ?[[]case]], and does not say replay = true"),
+        ("artifact = 'a'", "neither a ?[[]case]] nor replay = true"),
         ("artifact = 'a'\nintepreter = 'native'", "'intepreter'; did you mean*"),
-        ("artifact = 'a'\n[[case]]\nprompt = 'a'", "case 1 expects nothing"),
+        ("artifact = 'a'\n[[case]]\nprompt = 'a'", "case 1 has no expected answer"),
         ("artifact = 'a'\n[[case]]\nexpected = 'a'", "case 1*prompts"),
         ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\ntemperature = 1.0", "give seed"),
         ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\nmax_tokens = 0", "max_tokens is 0"),
