@@ -172,9 +172,9 @@ WindowStride = Annotated[int | None, Attribute("window_stride")]
 
 class SelfAttention(Op):
     """Causal attention of a captured model over exactly the tokens of the call; the compiler threads the cache through
-    it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees positions max(p
-    - window + 1, 0) .. p, or if there is a `window_stride` (equal to the window), those of its chunk, p - p mod window
-    .. p."""
+    it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees positions
+    ``max(p - window + 1, 0) .. p``, or if there is a `window_stride` (equal to the window), those of its chunk,
+    ``p - p mod window .. p``."""
 
     op = "self_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler.frontend.gguf.families import FAMILIES
-from sscc.compiler.tools.commands.parser import build_parser, command_parsers
+from sscc.compiler.tools.commands.parser import REMOVED, build_parser, command_parsers
 from sscc.ir import errors, schedule, target
 from sscc.runtime.artifact import manifest
 
@@ -43,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 ALL_OPTIONS = {option for parser in subcommands().values() for option in options(parser)}
+GONE = {words.split()[-1] for words in REMOVED}
 
 
 def anchors(page: Path) -> set[str]:
@@ -86,7 +87,8 @@ def test_options_in_code_spans_exist(page: Path) -> None:
     """A long option that stands by itself in a code span is one of ours."""
     for span in re.findall(r"`(--[^`]+)`", page.read_text()):
         for option in re.findall(r"--[a-z][a-z0-9-]*", span):
-            assert option in ALL_OPTIONS | FOREIGN, f"{page.name}: {option}"
+            removed = GONE if page.name == "CHANGELOG.md" else set()
+            assert option in ALL_OPTIONS | FOREIGN | removed, f"{page.name}: {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -17,7 +17,7 @@ func.func @f(%t: !t, %i: index) -> tensor<2x4xf32> {
 
 // CASE: another shape
 // A load moves; it does not reshape.
-// ERROR: InputError: 'df.load' stream is tensor<16xf32>, expected what source is, tensor<2x8xf32>
+// ERROR: InputError: 'df.load' stream is tensor<16xf32>, expected source's type tensor<2x8xf32>
 func.func @f(%t: !t) -> tensor<16xf32> {
   %0 = "df.load"(%t) {df.stage = "w"} : (!t) -> tensor<16xf32>
   return %0 : tensor<16xf32>
@@ -27,7 +27,7 @@ func.func @f(%t: !t) -> tensor<16xf32> {
 
 // CASE: another element type
 // Nor does it round.
-// ERROR: InputError: 'df.load' stream is tensor<2x8xbf16>, expected what source is, tensor<2x8xf32>
+// ERROR: InputError: 'df.load' stream is tensor<2x8xbf16>, expected source's type tensor<2x8xf32>
 func.func @f(%t: !t) -> tensor<2x8xbf16> {
   %0 = "df.load"(%t) {df.stage = "w"} : (!t) -> tensor<2x8xbf16>
   return %0 : tensor<2x8xbf16>

@@ -141,7 +141,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: a segment in parts
 // A segment has K, V and a mask.
-// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0]: each member is (key, perhaps value, valid, perhaps index)
+// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0]: each member is (key, optional value, valid, optional index)
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
     %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %index) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -154,7 +154,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: a gap
 // Segments follow each other.
-// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]: each member is (key, perhaps value, valid, perhaps index)
+// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]: each member is (key, optional value, valid, optional index)
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
     %0 = "kv.cached_attention"(%query, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -167,7 +167,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: no segment
 // There is something to attend to.
-// ERROR: InputError: 'kv.cached_attention' attends to no segment
+// ERROR: InputError: 'kv.cached_attention' has no segment to attend to
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
     %0 = "kv.cached_attention"(%query) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}

@@ -23,7 +23,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: values wider than rows
 // Values are a part of a row.
-// ERROR: InputError: 'kv.decode_attention' has no values: they are the first 9 of the 8 numbers of keys
+// ERROR: InputError: 'kv.decode_attention' has no values, and keys of 8 numbers cannot hold 9 of a value
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x9xf32> {
@@ -53,7 +53,7 @@ module attributes {kv.geometry = #encoded} {
 
 // CASE: a new value alone
 // All of V, or nothing.
-// ERROR: InputError: 'kv.decode_attention' has the values of some of its keys, but no value, v_cache: it has all or none
+// ERROR: InputError: 'kv.decode_attention' has values for some of its keys, but not value, v_cache; give all of them, or none
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %new_value: tensor<2x1x1x6xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
@@ -68,7 +68,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: segments with values
 // All of V, or nothing.
-// ERROR: InputError: 'kv.cached_attention' has the values of some of its keys, but no segments[0].value: it has all or none
+// ERROR: InputError: 'kv.cached_attention' has values for some of its keys, but not segments[0].value; give all of them, or none
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %cache: tensor<2x1x6x8xf32>, %ring: tensor<2x6xi1>, %more: tensor<2x1x3x8xf32>, %values: tensor<2x1x3x6xf32>, %others: tensor<2x3xi1>)
       -> tensor<2x4x1x6xf32> {

@@ -24,7 +24,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: compact rows
 // Where rows are compact nothing is read from a prompt.
-// ERROR: InputError: 'kv.decode_attention' has 1 segments, kv.geometry reads no rows of prompts
+// ERROR: InputError: 'kv.decode_attention' has 1 segments, but kv.geometry reads no rows of prompts
 module attributes {kv.geometry = #compact} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
@@ -39,7 +39,7 @@ module attributes {kv.geometry = #compact} {
 
 // CASE: no segment
 // Where rows are indexed a step reads some of a prompt.
-// ERROR: InputError: 'kv.decode_attention' has 0 segments, kv.geometry reads rows of prompts
+// ERROR: InputError: 'kv.decode_attention' has 0 segments, but kv.geometry reads rows of prompts
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
@@ -54,7 +54,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: no index
 // An index says which rows of a prompt these are.
-// ERROR: InputError: 'kv.decode_attention' operandSegmentSizes are [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0]: each member is (key, perhaps value, index)
+// ERROR: InputError: 'kv.decode_attention' operandSegmentSizes are [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0]: each member is (key, optional value, index)
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {

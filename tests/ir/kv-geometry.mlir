@@ -29,7 +29,7 @@ module {
 
 // CASE: not a dictionary
 // The attribute is a dictionary.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: it is 3 : i64, expected a dictionary
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: the attribute is 3 : i64, expected a dictionary
 module attributes {kv.geometry = 3 : i64} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -53,7 +53,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown field
 // No other field does.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, fetch, layer_topk, window_stride
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: unknown field budget (known fields: sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, fetch, layer_topk, window_stride)
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>

@@ -19,7 +19,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: too narrow a row
 // Columns would be missing.
-// ERROR: InputError: 'kv.latent_chunk_attention' rows of 8 numbers of which 6 make 5 columns from 0 on do not make keys of 8
+// ERROR: InputError: 'kv.latent_chunk_attention' latent rows of width 8, whose first 6 give the 5 columns from 0 on, do not give keys of width 8
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<1x4x4x8xf32>, %new: tensor<1x1x4x8xf32>, %rows: tensor<1x1x20x8xf32>, %k_up: tensor<4x5x6xf32>, %v_up: tensor<4x7x6xf32>, %start: index, %length: index) -> tensor<1x4x4x7xf32> {
     %0:3 = "kv.latent_chunk_attention"(%query, %new, %rows, %k_up, %v_up, %start, %length) {scale = 0.5 : f64, first = 0 : i64}
@@ -32,7 +32,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: columns beyond the key
 // There are three others.
-// ERROR: InputError: 'kv.latent_chunk_attention' rows of 9 numbers of which 6 make 5 columns from 4 on do not make keys of 8
+// ERROR: InputError: 'kv.latent_chunk_attention' latent rows of width 9, whose first 6 give the 5 columns from 4 on, do not give keys of width 8
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<1x4x4x8xf32>, %new: tensor<1x1x4x9xf32>, %rows: tensor<1x1x20x9xf32>, %k_up: tensor<4x5x6xf32>, %v_up: tensor<4x7x6xf32>, %start: index, %length: index) -> tensor<1x4x4x7xf32> {
     %0:3 = "kv.latent_chunk_attention"(%query, %new, %rows, %k_up, %v_up, %start, %length) {scale = 0.5 : f64, first = 4 : i64}

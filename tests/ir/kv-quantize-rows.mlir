@@ -31,7 +31,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: plain caches
 // Only where the geometry says that rows are encoded.
-// ERROR: InputError: 'kv.quantize_rows' encodes rows, and those of kv.geometry have the dtype model
+// ERROR: InputError: 'kv.quantize_rows' encodes rows, but rows of kv.geometry have the dtype model
 module attributes {kv.geometry = #plain} {
   func.func @f(%x: tensor<2x2x1x8xf32>) -> tensor<2x2x1x8xf32> {
     %0 = "kv.quantize_rows"(%x) : (tensor<2x2x1x8xf32>) -> tensor<2x2x1x8xf32>

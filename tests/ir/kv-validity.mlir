@@ -56,7 +56,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rows
 // A flag for every row of the geometry.
-// ERROR: InputError: 'kv.validity' is about 8 rows, kv.geometry has 9
+// ERROR: InputError: 'kv.validity' covers 8 rows, kv.geometry has 9
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x8xi1> {
     %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x8xi1>
@@ -80,7 +80,7 @@ module attributes {kv.geometry = #indexed} {
 
 // CASE: no flags for an index
 // The rows of the cache are not all.
-// ERROR: InputError: 'kv.validity' is about 9 rows, kv.geometry has 12
+// ERROR: InputError: 'kv.validity' covers 9 rows, kv.geometry has 12
 module attributes {kv.geometry = #indexed} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> tensor<2x9xi1> {
     %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x9xi1>
@@ -116,7 +116,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: an index of no prompt
 // Only where steps read rows of prompts is there an index.
-// ERROR: InputError: 'kv.validity' has an index, kv.geometry reads no rows of prompts
+// ERROR: InputError: 'kv.validity' has an index, but kv.geometry reads no rows of prompts
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> tensor<2x12xi1> {
     %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>

@@ -187,7 +187,7 @@ def test_groups_have_the_budgets_of_their_own_layers() -> None:
 def test_a_budget_for_each_layer_that_has_no_window(budgets: list[int]) -> None:
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY.with_layers(budgets))
-    with raises(LevelErrors.GROUPS, cause=f"there are {len(budgets)} numbers of top-K rows for 3 layers"):
+    with raises(LevelErrors.GROUPS, cause=f"there are {len(budgets)} top-K budgets for 3 layers"):
         get_groups(module)
 
 
@@ -213,7 +213,7 @@ def test_a_damaged_list_of_budgets_is_refused(value: str, cause: str) -> None:
     ("attribute", "value", "cause"),
     [
         ("kv.groups", "3 : i64", "kv.groups is 3 : i64, expected a dictionary"),
-        ("kv.groups", "{window5 = 1 : i64}", r"kv.groups.window5 is invalid: it is 1 : i64, expected a dictionary"),
+        ("kv.groups", "{window5 = 1 : i64}", r"kv.groups.window5 is invalid: the attribute is 1 : i64, expected a dictionary"),
         ("kv.groups", "{window5 = {sink = 0 : i64}}", r"kv.groups.window5 is invalid: recent is missing"),
         ("kv.groups", f"{{window5 = {ATTRIBUTE[:-1]}, window = 4 : i64}}}}", "within a window of 4 positions keeps"),
         ("kv.groups", f"{{window5 = {ATTRIBUTE[:-1]}, window = -4 : i64}}}}", "within a window of -4 positions"),
@@ -222,11 +222,11 @@ def test_a_damaged_list_of_budgets_is_refused(value: str, cause: str) -> None:
         ("sscc.layers", "3 : i64", "Cannot cast attribute|expected"),
         ("sscc.layers", "{window5 = 3 : i64}", "Cannot cast attribute|expected"),
         ("sscc.layers", "{window5 = array<i32: 0, 2>}", "Cannot cast attribute|expected"),
-        ("sscc.layers", "{window5 = array<i64>}", r"the groups' layers are \[\[\], \[0, 1, 2\]\], they must be 3"),
-        ("sscc.layers", "{window5 = array<i64: 2, 0>}", "they must be 3 in all"),
-        ("sscc.layers", "{window5 = array<i64: 0, 0>}", "they must be 3 in all"),
-        ("sscc.layers", "{window5 = array<i64: 0, 3>}", "they must be 3 in all"),
-        ("sscc.layers", "{window5 = array<i64: -1, 0>}", "they must be 3 in all"),
+        ("sscc.layers", "{window5 = array<i64>}", r"the groups' layers are \[\[\], \[0, 1, 2\]\], they must cover 3"),
+        ("sscc.layers", "{window5 = array<i64: 2, 0>}", "they must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: 0, 0>}", "they must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: 0, 3>}", "they must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: -1, 0>}", "they must cover 3 layers"),
         ("sscc.layers", "{window7 = array<i64: 0, 2>}", "'window7' is not in the module's kv.groups"),
     ],
 )

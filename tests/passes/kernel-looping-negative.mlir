@@ -55,7 +55,7 @@ module {
 // PASSES: kernel-looping
 module {
   // A result of call i that call i + 2 reads is neither carried nor anything else.
-  // CHECK: sscc.looping = [{entry = "decode", kernel = "layer", layers = 3 : i64, reason = "parameter 'skip' of layer takes results of other calls than the one before"}]
+  // CHECK: sscc.looping = [{entry = "decode", kernel = "layer", layers = 3 : i64, reason = "parameter 'skip' of layer takes results of calls other than the previous one"}]
   // CHECK-LABEL: func.func public @decode(
   // CHECK-NEXT: %[[A:.+]] = call @layer(%arg0, %arg0)
   // CHECK-NEXT: %[[B:.+]] = call @layer(%[[A]], %arg0)
@@ -175,7 +175,7 @@ module {
 // PASSES: kernel-looping
 module {
   // The whole state, as it was before the run: in the loop it would change under its readers.
-  // CHECK: reason = "parameter 'all' of layer is all of a state that the run writes"
+  // CHECK: reason = "parameter 'all' of layer is a whole state of which the run writes slices"
   func.func private @layer(%h: !h {sscc.input = "hidden"}, %k: !h {sscc.state = "cache"}, %all: !c {sscc.state = "all"})
       -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"}) attributes {sscc.kernel} {
     %a = tensor.extract_slice %all[0, 0, 0] [1, 2, 8] [1, 1, 1] : !c to !h
@@ -199,7 +199,7 @@ module {
 // CASE: slices that are no progression
 // PASSES: kernel-looping
 module {
-  // CHECK: reason = "parameter 'cache' of layer takes [0, 1, 3], which is no arithmetic progression"
+  // CHECK: reason = "parameter 'cache' of layer takes [0, 1, 3], which is not an arithmetic progression"
   func.func private @layer(%h: !h {sscc.input = "hidden"}, %k: !h {sscc.state = "cache"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %y = arith.addf %h, %k : !h
     return %y : !h
@@ -240,7 +240,7 @@ module {
 // PASSES: kernel-looping
 module {
   // A slice must be one whole layer of the state.
-  // CHECK: reason = "parameter 'row' of layer is not one layer of its state"
+  // CHECK: reason = "parameter 'row' of layer is not a whole layer of its state"
   func.func private @layer(%h: !h {sscc.input = "hidden"}, %k: tensor<1x8xf32> {sscc.state = "row"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %y = math.exp %h : !h
     return %y : !h
@@ -260,7 +260,7 @@ module {
 // PASSES: kernel-looping
 module {
   // Inputs of the caller are not stacked: only weights are.
-  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is no slice of one state"
+  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is not a slice of one state"
   func.func private @layer(%h: !h {sscc.input = "hidden"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %y = arith.addf %h, %x : !h
     return %y : !h
@@ -297,7 +297,7 @@ module {
 // PASSES: kernel-looping
 module {
   // Which layer it is must be known.
-  // CHECK: reason = "result 1 of layer is not one layer of its state"
+  // CHECK: reason = "result 1 of layer is not a whole layer of its state"
   func.func private @layer(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"}) attributes {sscc.kernel} {
     %y = math.exp %h : !h
     %k = math.tanh %h : !h
@@ -318,7 +318,7 @@ module {
 // PASSES: kernel-looping
 module {
   // Only the layer may vary.
-  // CHECK: reason = "result 1 of layer is not one layer of its state"
+  // CHECK: reason = "result 1 of layer is not a whole layer of its state"
   func.func private @layer(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"}) attributes {sscc.kernel} {
     %y = math.exp %h : !h
     %k = math.tanh %h : !h
@@ -339,7 +339,7 @@ module {
 // PASSES: kernel-looping
 module {
   // What is made of a state, or of a part of one, is no slice of it.
-  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is no slice of one state"
+  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is not a slice of one state"
   func.func private @layer(%h: !h {sscc.input = "hidden"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %y = arith.addf %h, %x : !h
     return %y : !h

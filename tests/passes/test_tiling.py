@@ -205,7 +205,7 @@ def test_a_value_cannot_be_needed_in_two_ways() -> None:
     tiling.require(value, 0)
     tiling.require(value, 0)
     for axis in (1, WHOLE):
-        with pytest.raises(NotTileable, match="is needed in two ways"):
+        with pytest.raises(NotTileable, match="is needed along two axes"):
             tiling.require(value, axis)
 
 

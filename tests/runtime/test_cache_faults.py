@@ -169,7 +169,7 @@ def test_what_cannot_be_remembered_is_verified_again(
         table = cache / verification.TABLE.file
         with path.open("rb") as file:
             remembered = table.exists() and verification._identity(file) in table.read_text()
-        assert remembered or "because that cannot be remembered" in caplog.text
+        assert remembered or "because the cache cannot be written" in caplog.text
 
     assert every_failure(code, lambda: path.write_bytes(b"weights"), run, cache) >= 5
 

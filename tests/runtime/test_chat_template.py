@@ -428,7 +428,7 @@ class TestBounds:
         ids=["ranges", "macros", "messages"],
     )
     def test_loops_end(self, source: str) -> None:
-        with raises(ChatTemplateErrors.REFUSES, cause="its loops take more than 1000 rounds"):
+        with raises(ChatTemplateErrors.REFUSES, cause="its loops have more than 1000 iterations"):
             ChatTemplate(source).render([{"role": "user", "content": "x"}] * 30)
 
     def test_rounds_are_counted_for_each_rendering(self) -> None:

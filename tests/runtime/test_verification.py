@@ -140,7 +140,7 @@ def test_where_nothing_can_be_remembered_that_is_said(
     cache.write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO, "sscc"):
         assert is_read(path, monkeypatch)
-    assert "weights are verified whenever they are opened, because that cannot be remembered" in caplog.text
+    assert "weights are verified whenever they are opened, because the cache cannot be written" in caplog.text
     assert is_read(path, monkeypatch)
 
 

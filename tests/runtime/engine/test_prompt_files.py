@@ -30,7 +30,7 @@ BYTES = 10**8
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A program that compresses, one that keeps all rows, and one with another budget."""
     folder = tmp_path_factory.mktemp("programs")
-    kinds = {"compact": {"kv_budget": 32}, "query": {"kv_budget": 32, "policy": "query"}, "other": {"kv_budget": 40}}
+    kinds = {"compact": {"kv_budget": 32}, "query": {"kv_budget": 32, "kv_policy": "query"}, "other": {"kv_budget": 40}}
     for name, options in kinds.items():
         sscc.compile(TINY, output=folder / name, **SHAPE, **options)
     return {name: folder / name for name in kinds}

@@ -211,7 +211,7 @@ JSON_ERROR = json.dumps({"error": {"message": "no\nway" * 200, "code": None}}).e
         (OK + b"\r\n", "the answer has None bytes"),
         (OK + b"content-length: 99999999999999\r\n\r\n", "but a slot after"),
         (OK + b"content-length: 100\r\n\r\nabc", "ended 97 bytes before its end at 100"),
-        (OK + b"content-length: 3\r\n\r\nabc", "no rows that sscc has saved"),
+        (OK + b"content-length: 3\r\n\r\nabc", "no rows saved by sscc"),
     ],
 )
 def test_what_is_no_slot_is_refused(answer: bytes, words: str, caplog: pytest.LogCaptureFixture) -> None:
