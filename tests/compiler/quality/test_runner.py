@@ -321,7 +321,8 @@ class TestReport:
         drawn = plot(evaluation.cells, "tiny")
         text = "".join(ElementTree.fromstring(drawn).itertext())
         assert drawn == plot(evaluation.cells, "tiny")
-        assert all(word in text for word in ("snapstream", "full", "KV cache per sequence (MiB)", "nats per token", "passkey@250"))
+        words = ("snapstream", "full", "KV cache per sequence (MiB)", "nats per token", "passkey@250")
+        assert all(word in text for word in words)
 
 
 class TestOptions:
