@@ -117,7 +117,7 @@ class _Exit(Exception):
 
 class Chat:
     """A conversation. Every answer prefills the whole conversation, because the rows of a compressed cache are selected
-    for one prompt. With a prompt cache, only the last answer and the new message are prefilled.
+    for one prompt. If the program can continue a cached prompt, only the last answer and the new message are prefilled.
 
     Args:
         engine: engine that generates the answers.
