@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,14 @@ class Tab:
         """CSS pixels that the page is wider than its window."""
         width: int = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         return max(width, 0)
+
+    def wait_until(self, condition: str, seconds: float = 30) -> None:
+        """Evaluate a JavaScript expression until it is true. The page's content security policy forbids
+        `page.wait_for_function`, which evaluates a string in the page after its first attempt."""
+        end = time.monotonic() + seconds
+        while not self.page.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < end, condition
+            self.page.wait_for_timeout(20)
 
 
 @contextmanager

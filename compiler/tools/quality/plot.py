@@ -60,7 +60,7 @@ def _draw(
     at: dict[float, list[str]] = {}
     for name, points in series.items():
         points.sort(key=lambda point: point[0])
-        for x, _ in points:
+        for x in dict.fromkeys(x for x, _ in points):
             at.setdefault(x, []).append(name)
     for name, points in series.items():
         places = [x * 2 ** (APART * (at[x].index(name) - (len(at[x]) - 1) / 2)) for x, _ in points]

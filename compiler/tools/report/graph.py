@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sscc.ir.operations import Dequantize, LookUp, TopK
 from sscc.ir.opspec import Op
 from sscc.ir.schedule import (
     Body,
@@ -38,6 +39,9 @@ from sscc.runtime.timing import StageSummary, Timing
 Kind = Literal["product", "cache", "elementwise", "exchange", "copy"]
 """Main work of a stage: products; a step of the algorithm; element-wise work and reductions; communication with other
 ranks; copying."""
+
+NOT_OF_THE_CACHE = Dequantize, LookUp, TopK
+"""Operations on weights and on the scores of experts."""
 
 Verb = Literal["loads", "reads", "updates", "stores", "writes"]
 
@@ -338,7 +342,7 @@ class _Pipeline:
 
 def kind_of(body: Body) -> Kind:
     """Return the main work of a body."""
-    if any(isinstance(step, Op) for step in body.steps):
+    if any(isinstance(step, Op) and not isinstance(step, NOT_OF_THE_CACHE) for step in body.steps):
         return "cache"
     if any(isinstance(step, Collective) for step in body.steps):
         return "exchange"

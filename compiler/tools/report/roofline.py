@@ -156,7 +156,7 @@ def roofline(sources: Sources) -> Roofline:
     longest = max((row.seconds for row in placed), default=1.0)
     points = [_point(row, scale, longest) for row in placed]
     ceilings = tuple(_ceilings(slopes, peaks, scale))
-    labels = [*_slope_labels(slopes, ceilings, points), *_peak_labels(peaks, scale)]
+    labels = [*_slope_labels(slopes, ceilings, points), *_peak_labels(peaks, scale, points)]
     labels += _point_labels(points, ceilings, labels)
     unplaced = sum(1 for row in rows if not row.intensity)
     notes = [f"Not drawn: {unplaced} stages without arithmetic or off-chip traffic."] * bool(unplaced)
@@ -271,16 +271,25 @@ def _slope_labels(slopes: Mapping[str, float], ceilings: Sequence[Ceiling], poin
         yield min(labels, key=lambda label: sum(_overlap(one, box) for one in label.boxes() for box in boxes))
 
 
-def _peak_labels(peaks: Mapping[str, float], scale: _Scale) -> Iterator[Label]:
-    """Yield the labels of the lines of the units. Lines that are too near to each other share a label."""
-    labels: list[tuple[float, str]] = []
-    for name, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        y, text = scale.y(peak), f"{name} {_rate(peak)}"
-        if labels and y - labels[-1][0] < LINE:
-            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {text}")
-        else:
-            labels.append((y, text))
-    yield from (Label("ceiling", text, WIDTH - RIGHT - 4, y - 6, "end") for y, text in labels)
+def _peak_labels(peaks: Mapping[str, float], scale: _Scale, points: Sequence[Point]) -> Iterator[Label]:
+    """Yield a label for each line of the units, above or below it, where it covers the fewest points and lines. Equal
+    peaks share a line and a label."""
+    names: dict[float, list[str]] = {}
+    for name, peak in sorted(peaks.items()):
+        names.setdefault(peak, []).append(name)
+    taken = [point.box() for point in points]
+    lines = {peak: (LEFT, scale.y(peak) - 1, WIDTH, scale.y(peak) + 1) for peak in names}
+    for peak, alike in sorted(names.items(), reverse=True):
+        text = f"{' and '.join(alike)} {_rate(peak)}"
+        labels = [
+            Label("ceiling", text, WIDTH - RIGHT - 4 - left, scale.y(peak) + below, "end")
+            for left in (0, 40, 80)
+            for below in (-6, -4, 0.75 * LINE + 4)
+        ]
+        others = [*taken, *(line for other, line in lines.items() if other != peak)]
+        label = min(labels, key=lambda label: sum(_overlap(*label.boxes(), box) for box in others))
+        taken += label.boxes()
+        yield label
 
 
 def _point(row: Row, scale: _Scale, longest: float) -> Point:
@@ -319,10 +328,13 @@ def _point_labels(points: Sequence[Point], ceilings: Sequence[Ceiling], labels: 
 
 
 def _places(point: Point, text: str) -> Iterator[Label]:
-    """Yield the label at the right, at the left, above and below its point."""
+    """Yield the label at the sides of its point, above and below the sides, above and below."""
     side, away = point.radius + GAP, point.radius + 0.25 * LINE + 2
     yield Label("point", text, point.x + side, point.y + 4)
     yield Label("point", text, point.x - side, point.y + 4, "end")
+    for shift in (-point.radius, point.radius):
+        yield Label("point", text, point.x - side, point.y + 4 + shift, "end")
+        yield Label("point", text, point.x + side, point.y + 4 + shift)
     yield Label("point", text, point.x, point.y - away, "middle")
     yield Label("point", text, point.x, point.y + away + 0.5 * LINE, "middle")
 

@@ -28,6 +28,7 @@ from sscc.compiler.tools.report.model_explorer import model_explorer_text
 from sscc.compiler.tools.report.page import SECTIONS, percent, render
 from sscc.compiler.tools.report.pass_dumps import DumpFolderErrors
 from sscc.compiler.tools.report.report_inputs import Sources
+from sscc.compiler.tools.report.roofline import Box, roofline
 from sscc.ir.errors import ErrorKind
 from sscc.ir.file_form import RecordErrors
 from sscc.ir.files import FileErrors
@@ -259,6 +260,31 @@ def test_stages_of_a_layer(artifact: Path) -> None:
     assert sum(moved.values()) == next(x.kernel.nbytes["hbm"] for x in step.launches if x.kernel.name == layer.name)
 
 
+def test_a_stage_with_quantized_weights_is_a_product(checkpoint: Path, tmp_path: Path) -> None:
+    words = ["compile", str(checkpoint), "-o", str(tmp_path / "int8.rdu"), "--weights", "int8", "--kv-budget", "64"]
+    assert main([*words, "-q"]) == 0
+    loaded = Artifact.load(tmp_path / "int8.rdu")
+    shown = graphs(Sources.read(loaded, loaded.target))
+    nodes = {node.name: node for graph in shown for pipeline in graph.pipelines for node in pipeline.nodes}
+    assert "dequantize" in nodes["down_proj"].steps
+    assert (nodes["down_proj"].kind, nodes["decode_attention"].kind) == ("product", "cache")
+
+
+def test_labels_of_the_roofline_cover_no_point_and_no_other_label(artifact: Path) -> None:
+    drawing = roofline(Sources.read(Artifact.load(artifact), Artifact.load(artifact).target))
+    labels = [label for label in drawing.labels if label.kind == "point"]
+    assert len(labels) > 4
+    boxes = [box for label in drawing.labels if not label.angle for box in label.boxes()]
+    for label in labels:
+        (box,) = label.boxes()
+        assert [other for other in boxes if overlap(box, other)] == [box]
+        assert not any(overlap(box, point.box()) for point in drawing.points if not label.text.startswith(point.name))
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "fields"),
     [
@@ -357,10 +383,16 @@ def test_in_a_browser(page: Path, browser: Any, width: int, scheme: str) -> None
             assert tab.page.evaluate("document.documentElement.scrollWidth") == width
             wide = "[...document.querySelectorAll('main > section')].filter((s) => s.scrollWidth > s.clientWidth)"
             assert tab.page.evaluate(f"{wide}.length") == 0
+            scrolling = (
+                "[...document.querySelectorAll('.scroll, .diff')]"
+                ".filter((s) => s.checkVisibility() && s.scrollWidth - s.clientWidth > 1)"
+            )
+            tab.wait_until(f"{scrolling}.every((s) => getComputedStyle(s).maskImage !== 'none')")
+            assert tab.page.evaluate(f"{scrolling}.length") > 0 or width > 1000
         tab.page.click("#theme")
         assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != shade
         tab.page.click("nav a[href='#timeline']")
-        tab.page.wait_for_function("document.querySelector('nav a[aria-current]').hash === '#timeline'")
+        tab.wait_until("document.querySelector('nav a[aria-current]').hash === '#timeline'")
         cards = tab.page.locator("svg.graph .card")
         assert cards.count() > 10
         assert cards.first.bounding_box()["width"] > 100
