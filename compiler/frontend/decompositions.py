@@ -55,7 +55,7 @@ def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         that a decomposition computes only from Python numbers are attributes.
     """
     with _override_composite_implicit_decomp(dict.fromkeys(_kept_whole(), _keep)):
-        module = _retraced(module, lambda run: run) if _has_complex_numbers(module) else _decomposed(module)
+        module = _retraced(module, lambda run: run) if _needs_one_trace(module) else _decomposed(module)
         if any(works_in_place(node) for node in module.graph.nodes):
             module = _retraced(module, lambda run: functionalize(run, remove="mutations"))
     join_slices(module)
@@ -212,10 +212,11 @@ def _is_decomposed(target: Any) -> bool:
     return target in WITHOUT_EFFECT or target in decomposition_table() or (composite and target not in _kept_whole())
 
 
-def _has_complex_numbers(module: torch.fx.GraphModule) -> bool:
-    """Return True if an operator of a graph returns complex numbers."""
-    values = (node.meta.get("val") for node in module.graph.nodes)
-    return any(isinstance(value, Tensor) and value.is_complex() for value in values)
+def _needs_one_trace(module: torch.fx.GraphModule) -> bool:
+    """Return True if calls cannot be traced one by one, because a graph has complex numbers or shapes that depend on
+    values."""
+    tensors = [value for node in module.graph.nodes if isinstance(value := node.meta.get("val"), Tensor)]
+    return any(tensor.is_complex() or not all(type(size) is int for size in tensor.shape) for tensor in tensors)
 
 
 def _retraced(
