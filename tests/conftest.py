@@ -176,6 +176,15 @@ def exports_anew() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def code_in_the_cache() -> Iterator[None]:
+    """In this test sessions take native code from the user's cache, and write it there."""
+    from tests.functions import code_in_the_cache
+
+    with code_in_the_cache():
+        yield
+
+
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """`compiled(family, geometry, batch=, chunk=, dtype=, opt_level=, target=)`: a tiny model, compiled once."""

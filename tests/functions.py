@@ -1,4 +1,5 @@
-"""Native code that is not optimised, kept function by function for the next program that has the same ones.
+"""Native code that is not optimised, kept function by function for the next program that has the same ones, and in
+memory where sessions would write it to the user's cache and link it.
 
 Programs of one model at several levels, and of models of one shape, have most of their functions in common. Without
 optimisation nothing is inlined, so what is made of a function depends on its text and on what it calls, and on nothing
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from unittest import mock
 
+from sscc.ir.schedule import Program
+from sscc.runtime.backends.cpu import backend
 from sscc.runtime.backends.cpu.codegen import machine_code as making
 from sscc.runtime.backends.cpu.codegen.mlir import Module
+from sscc.runtime.backends.cpu.plan import library
+from sscc.runtime.backends.cpu.plan.library import NativeCode, cached_code, code_key, make_code, schedule_digest
+from sscc.runtime.backends.cpu.plan.storage import PanelPacking
 
 _CALLED = re.compile(r'func\.call @"([^"]+)"')
 _JIT = making.Jit
@@ -70,6 +77,30 @@ class SharedJit:
         return _JIT(self._module, self._cpu, 0).object_code()
 
 
+class Programs:
+    """In place of `backend.cached_code`: the code of a program is made in memory, once, also for several threads.
+
+    It stays for the next 64 programs. Optimised code comes from the user's cache, as ever.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NativeCode] = {}
+        self._making = threading.Lock()
+
+    def __call__(
+        self, program: Program, schedule: str | None = None, packings: Mapping[str, PanelPacking] | None = None
+    ) -> NativeCode:
+        if library._optimisation():
+            return cached_code(program, schedule, packings)
+        key = code_key(schedule or schedule_digest(program))
+        with self._making:
+            code = self._kept.pop(key, None) or make_code(program, packings=packings)
+            self._kept[key] = code
+            if len(self._kept) > 64:
+                del self._kept[next(iter(self._kept))]
+        return code
+
+
 def _reached(name: str, callees: Mapping[str, Sequence[str]]) -> list[str]:
     """A function and all that it calls, itself first."""
     found = {name: None}
@@ -87,5 +118,12 @@ def _digest(text: str) -> str:
 
 @contextmanager
 def functions_kept() -> Iterator[None]:
-    with mock.patch.object(making, "Jit", Functions()):
+    with mock.patch.object(making, "Jit", Functions()), mock.patch.object(backend, "cached_code", Programs()):
+        yield
+
+
+@contextmanager
+def code_in_the_cache() -> Iterator[None]:
+    """In here sessions take code from the user's cache, and write it there."""
+    with mock.patch.object(backend, "cached_code", cached_code):
         yield

@@ -340,6 +340,7 @@ def test_a_dump_and_another_checkpoint(dumps: Path, tmp_path: Path, caplog: pyte
 # --------------------------------------------------------------------------------------------------- native code
 
 
+@pytest.mark.usefixtures("code_in_the_cache")
 def test_compiling_fills_the_cache_and_not_the_artifact(
     model: Path, dumps: Path, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

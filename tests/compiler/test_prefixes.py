@@ -29,8 +29,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("opt_level", [0, 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "opt_level"),
+    [
+        *((case, 2) for case in CASES),
+        ("shared rows by query", 0),
+        ("latent rows of codes", 0),
+        ("all queries observe", 0),
+    ],
+)
 def test_a_prompt_continues_another_bit_for_bit(case: str, opt_level: int, compiled: Compiler) -> None:
     family, geometry = CASES[case]
     program = compiled(family, geometry, batch=2, chunk=7, opt_level=opt_level)

@@ -319,8 +319,7 @@ def test_options_that_make_no_sense(
 # ---------------------------------------------------------------------------------------------------- biased linears
 
 
-@pytest.mark.parametrize("opt_level", [0, 2])
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize(("weights", "opt_level"), [("int8", 0), ("int4", 2)])
 def test_no_matrix_stays_but_one_that_is_looked_up(weights: str, opt_level: int, tmp_path: Path) -> None:
     """Queries, keys and values have biases, which a product of bf16 is widened for."""
     torch.manual_seed(0)

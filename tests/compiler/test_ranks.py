@@ -77,7 +77,7 @@ def of_one(family: str) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("family", "ranks", "opt_level"),
-    [("qwen2", 2, 0), ("qwen2", 2, 2), ("experts-softmax", 2, 1), ("experts-softmax", 2, 2), ("learned-sinks", 4, 2)],
+    [("qwen2", 2, 0), ("experts-softmax", 2, 1), ("learned-sinks", 4, 2)],
 )
 def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> None:
     expected = of_one(family)
@@ -142,9 +142,7 @@ def test_a_slot_is_copied_into_one_that_another_rank_has() -> None:
         interpreters[group.rank] = Reference(program).open(parts[group.rank], Conditions(checked=True, group=group))
         return interpreters[group.rank]
 
-    run = Session(
-        signature, simulated(thread_groups(4), opened), identity=lambda: ProgramIdentity("a" * 64, "b" * 64)
-    )
+    run = Session(signature, simulated(thread_groups(4), opened), identity=lambda: ProgramIdentity("a" * 64, "b" * 64))
     run.prefill(0, PROMPT)
     snapshot = run.snapshot(0)
     data = b"".join(run.slot_format.pieces(run.message(snapshot)))

@@ -104,8 +104,13 @@ def generated(family: str, length: int) -> list[int]:
     return small_stacks.generated(random_model(family), length, NEW)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-@pytest.mark.parametrize(("opt_level", "interpreter"), [(0, "reference"), (2, "native")])
+@pytest.mark.parametrize(
+    ("family", "opt_level", "interpreter"),
+    [
+        *((family, 2, "native") for family in CONFIGS),
+        *((family, 0, "reference") for family in ("delta", "mamba2", "side by side")),
+    ],
+)
 def test_tokens_are_those_of_transformers_generate(
     family: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
@@ -115,7 +120,7 @@ def test_tokens_are_those_of_transformers_generate(
         assert decoded_side_by_side(session, lengths, NEW) == [generated(family, length) for length in lengths]
 
 
-@pytest.mark.parametrize("kept", ["small", "indexed", "query"])
+@pytest.mark.parametrize("kept", ["small", "query"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifacts: Artifacts) -> None:
     """The layers that attend keep what their policy says; the others are as ever."""
     g = CACHES[kept]
@@ -124,7 +129,7 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifact
     check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1))
 
 
-@pytest.mark.parametrize("family", ["delta", "side by side", "mamba"])
+@pytest.mark.parametrize("family", ["delta", "mamba"])
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, artifacts: Artifacts) -> None:
     """Against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16 run, within 1.5."""
     session, model = opened(artifacts(family, dtype="bf16")), partial(random_model, family)

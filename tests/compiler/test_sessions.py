@@ -243,7 +243,7 @@ def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str
     assert "2 layers, 2/1 heads of 8 on each of 2 ranks, 38 tokens\n" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("kv", [{}, {"kv_rows": "indexed"}, {"kv_policy": "query"}], ids=str)
+@pytest.mark.parametrize("kv", [{}, {"kv_policy": "query"}], ids=str)
 def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, object]) -> None:
     """The answers of ranks that are processes and keep prompts are those that they give without, whatever was given up
     meanwhile; what is kept counts on all ranks, and what is given up the others give up too."""

@@ -164,9 +164,10 @@ def close(logits: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> 
     return bool(np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected))
 
 
-@pytest.mark.parametrize("opt_level", [0, 2])
-@pytest.mark.parametrize("interpreter", ["reference", "native"])
-@pytest.mark.parametrize("kinds", [STACK, WINDOWED], ids=["stack", "windowed"])
+@pytest.mark.parametrize(
+    ("kinds", "interpreter", "opt_level"),
+    [(STACK, "reference", 0), (STACK, "native", 2), (WINDOWED, "reference", 2), (WINDOWED, "native", 0)],
+)
 def test_logits_are_those_of_the_whole_text(
     kinds: tuple[Kind, ...], interpreter: str, opt_level: int, artifacts: Artifacts
 ) -> None:
@@ -176,8 +177,8 @@ def test_logits_are_those_of_the_whole_text(
         assert close(fed(session, prompt, tokens, slot=1), rows_of(kinds, prompt, tokens))
 
 
-@pytest.mark.parametrize("length", [23, 6, 1])
-@pytest.mark.parametrize("kept", ["small", "indexed", "int8", "query", "fetch", "budgets"])
+@pytest.mark.parametrize("length", [23, 1])
+@pytest.mark.parametrize("kept", ["int8", "fetch", "budgets"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: int, artifacts: Artifacts) -> None:
     prompt, tokens, g = random_tokens(length), random_tokens(16, seed=1), CACHES[kept]
     by_level = [

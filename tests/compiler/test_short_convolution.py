@@ -74,7 +74,8 @@ def generated(family: str, length: int) -> list[int]:
 @pytest.mark.parametrize(
     ("family", "opt_level", "interpreter"),
     [
-        *(("three", level, interpreter) for level in (0, 2) for interpreter in ("reference", "native")),
+        ("three", 0, "reference"),
+        ("three", 2, "native"),
         *((family, 2, "native") for family in ("biased", "four", "two")),
     ],
 )
@@ -99,8 +100,8 @@ def test_a_convolution_is_not_without_effect() -> None:
     assert torch.equal(ours[0, 2:], theirs[0, 2:])
 
 
-@pytest.mark.parametrize("length", [23, 6, 1])
-@pytest.mark.parametrize("kept", ["small", "indexed", "int8", "query"])
+@pytest.mark.parametrize("length", [23, 1])
+@pytest.mark.parametrize("kept", ["small", "query"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: int, artifacts: Artifacts) -> None:
     g = CACHES[kept]
     model = eager_model(random_model, "three")
@@ -123,8 +124,8 @@ def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(artifacts:
     check_in_pieces(opened(artifacts("three", "small")))
 
 
-@pytest.mark.parametrize("kept", ["small", "indexed"])
-@pytest.mark.parametrize("length", [1, 2, 23])
+@pytest.mark.parametrize("kept", ["small", "query"])
+@pytest.mark.parametrize("length", [1, 23])
 def test_a_slot_is_copied(kept: str, length: int, artifacts: Artifacts) -> None:
     """Also right after a prompt that is shorter than the filter, into a slot that had another text."""
     session = opened(artifacts("three", kept))

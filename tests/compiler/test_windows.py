@@ -90,11 +90,10 @@ def generated(family: str, length: int, count: int) -> list[int]:
 # ----------------------------------------------------------------------------------------------------- exactness
 
 RUNS = [
-    *((family, level, "native") for family, levels in (("gemma3", (2,)), ("qwen2", (0, 2))) for level in levels),
-    *((family, 2, "native") for family in ("mistral", "phi3", "gemma4")),
-    *((family, 2, "reference") for family in CONFIGS),
+    *((family, 2, "native") for family in CONFIGS),
+    ("qwen2", 0, "native"),
+    ("qwen2", 2, "reference"),
     ("gemma3", 0, "reference"),
-    ("mistral", 0, "reference"),
 ]
 PROMPTS = (3 * WINDOW + 3, WINDOW - 4)
 """The length of a prompt of several windows, and of one that fits into a window."""
@@ -120,10 +119,10 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> No
     assert 0 < our_error <= 1.5 * their_error < 0.1 * whole
 
 
-@pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW, 3])
+@pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW])
 @pytest.mark.parametrize(
     ("family", "kept"),
-    [("gemma3", "small"), ("gemma4", "small"), ("qwen2", "indexed"), ("qwen2", "int8")],
+    [("gemma4", "small"), ("qwen2", "indexed"), ("gemma3", "int8")],
 )
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, kept: str, length: int, artifacts: Artifacts
@@ -262,11 +261,9 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
 @pytest.mark.parametrize(
     ("family", "kept", "opt_level", "interpreter"),
     [
-        ("gemma3", "query", 0, "reference"),
         ("gemma3", "small", 0, "reference"),
         ("gemma3", "small", 2, "native"),
         ("qwen2", "int8", 2, "native"),  # a cache of codes, of rows that the prompt has as they are
-        ("gemma3", "query", 2, "native"),
         ("gemma4", "query", 2, "native"),  # whose windows have a scratch of their own
         ("mistral", "everything", 0, "reference"),
         ("mistral", "int8", 2, "native"),  # codes are what the ring has; prefill attends to what they are made of

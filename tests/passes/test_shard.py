@@ -38,7 +38,7 @@ from sscc.runtime.support.quantization import encode
 from tests import tiny_configs
 from tests.compiler.interpret.models import GEOMETRY, PROMPT, SLOT, TOKENS, shape_options, weights_of
 from tests.errors import raises
-from tests.families import LATENT, SHAPE, random_model
+from tests.families import SHAPE, random_model
 from tests.targets import changed
 
 
@@ -51,9 +51,6 @@ def _context() -> Iterator[None]:
 MANY = SHAPE | {"num_attention_heads": 16, "head_dim": 4}
 MANY_HEADS: dict[str, PreTrainedConfig] = {
     "eight-to-a-head": Qwen3Config(**MANY, num_key_value_heads=2),
-    "latent-sixteen": LATENT["latent-among-experts"].__class__(
-        **LATENT["latent-among-experts"].to_diff_dict() | {"num_attention_heads": 16, "num_key_value_heads": 16}
-    ),
 }
 POLICIES: dict[str, Geometry] = {
     "snapstream": GEOMETRY,
@@ -135,11 +132,10 @@ def cuts(module: ir.Module) -> dict[str, str]:
         ("windows-among-others", 4, "query"),  # and where queries choose with those of all
         # With the rows of all slots: queries choose, or there are fewer slots than ranks that share a KV head.
         ("learned-sinks", 4, "fetch"),
-        ("shared-alone", 4, "query"),
+        ("shared-alone", 2, "query"),
         ("eight-to-a-head", 8, "query"),
-        # All heads read one latent row.
-        ("latent-sixteen", 2, "snapstream"),
-        ("latent-sixteen", 16, "snapstream"),
+        # All heads read one latent row; there are more ranks than slots.
+        ("latent-among-experts", 4, "snapstream"),
     ],
 )
 def test_ranks_compute_together_what_one_computes(family: str, ranks: int, policy: str) -> None:

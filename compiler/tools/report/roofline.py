@@ -287,7 +287,7 @@ def _peak_labels(peaks: Mapping[str, float], scale: _Scale, points: Sequence[Poi
             for below in (-6, -4, 0.75 * LINE + 4)
         ]
         others = [*taken, *(line for other, line in lines.items() if other != peak)]
-        label = min(labels, key=lambda label: sum(_overlap(*label.boxes(), box) for box in others))
+        label = min(labels, key=lambda label: sum(_overlap(one, box) for one in label.boxes() for box in others))
         taken += label.boxes()
         yield label
 

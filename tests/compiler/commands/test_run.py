@@ -125,6 +125,7 @@ class TestGeneration:
         report = run_json(capsys, artifact, "--prompt", "x" * 120, "--ignore-eos")
         assert len(report["tokens"]) == 8
 
+    @pytest.mark.usefixtures("code_in_the_cache")
     def test_transformers_and_mlir_stay_out(self, artifact: Path) -> None:
         """Once the code of the schedule is in the cache."""
         assert cli.main(["run", str(artifact), "--prompt", "a", "--max-new-tokens", "1"]) == 0

@@ -24,7 +24,7 @@ from sscc.compiler.options.compile_options import cache_options
 from sscc.ir.geometry import Geometry
 from tests.families import adapted
 from tests.models.tiny.task import FOLDERS, LENGTH, fixed_queries
-from tests.models.tiny.test_tiny import ROWS_32, ROWS_64, STREAMING
+from tests.models.tiny.test_tiny import ROWS_32, STREAMING
 from tests.torch_session import TorchSession
 
 FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
@@ -94,7 +94,6 @@ def _replayed(session: TorchSession, last: int) -> int:
     ("kind", "geometry", "interpreter", "count", "low", "high"),
     [
         ("dense", FULL, "native", 64, 0.97, 1.0),
-        ("dense", ROWS_64, "native", 64, 0.96, 1.0),
         ("dense", ROWS_32, "native", 64, 0.93, 1.0),
         ("dense", ROWS_32, "reference", 40, 0.93, 1.0),
         ("dense", STREAMING, "native", 64, 0.0, 0.1),
