@@ -161,8 +161,7 @@ def accept(
                         refused += 1
                     strangers[stranger.connection.fileno()] = stranger
                     poll.register(stranger.connection, select.POLLIN)
-                # None: it has just been closed to make room
-                elif (stranger := strangers.get(number)) is not None:  # None: closed just now, to make room
+                elif (stranger := strangers.get(number)) is not None:  # None: it has just been closed to make room
                     seat = _admitted(stranger, identity, seats)
                     if seat is False:
                         close(number)
@@ -261,8 +260,7 @@ def connect(address: Address, identity: Identity, channel: int, peer: int, secon
             connection.close()
             raise
         else:
-            # the listener may have closed this connection to make room for others
-            tries += 1  # it may have made room for others
+            tries += 1  # the listener may have closed this connection to make room for others
             cause = ""
         connection.close()
         if tries == _TRIES:

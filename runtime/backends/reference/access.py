@@ -43,7 +43,6 @@ class AccessMap:
         self._dims = dims
         shape = self.param.shape
         # A dimension of size 1 contributes nothing, whatever its coefficient is.
-        # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
         self._columns = [

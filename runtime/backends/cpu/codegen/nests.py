@@ -167,8 +167,7 @@ def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
 
 def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     """Multiply a step out and remove dimensions of extent 1."""
-    # () for a tensor without axes
-    dims = step.dims or (1,)  # of a tensor without axes
+    dims = step.dims or (1,)  # () for a tensor without axes
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init, indirect = "", 0.0, None
     inputs: tuple[LinearAccess, ...]

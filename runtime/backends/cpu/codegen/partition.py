@@ -122,8 +122,7 @@ def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> StepGroup | N
 def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:
     """Return the step as a member of a group if it has the group's units; adds the splits of its inputs to `splits`."""
     split = splits.get(nest.output.region)
-    # no later step reads the output of this one, so any division into the same number of units works
-    if split is None:  # no later step reads what this one writes, so any division into as many units will do
+    if split is None:  # no later step reads the output of this one, so any division into the same number of units works
         split = _independent(nest, units)
     member = None if split is None else _member(nest, split)
     if split is None or member is None:

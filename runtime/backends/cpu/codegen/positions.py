@@ -18,8 +18,7 @@ class Positions:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # elements from one position to the next, for regions that have positions
-        self._strides: dict[str, int] = {}  # elements from a position to the next, of regions that have positions
+        self._strides: dict[str, int] = {}  # elements from one position to the next, for regions that have positions
 
     def product(self, nest: Nest, rows: tuple[int, ...]) -> int:
         """Return how many of a product's rows (its dimensions `rows`) belong to each position: 0 if rows are not
@@ -47,8 +46,7 @@ class Positions:
         """Record a region whose positions are `indices` of a dimension apart."""
         stride = output.coefficients[dim] * indices
         if self._strides.setdefault(output.region, stride) != stride:
-            # two steps write it in different layouts, so it has no known one
-            self._strides[output.region] = 0  # two steps write it in different layouts, so none is known
+            self._strides[output.region] = 0  # two steps write it in different layouts, so it has no known one
 
     def _separate(self, nest: Nest, access: LinearAccess, dim: int) -> bool:
         """Return whether index i of a dimension stays within position i, for all other indices."""
