@@ -73,7 +73,7 @@ class AccessMap:
         return bool(self._columns[dim]) or (self._index is not None and self._index.uses(dim))
 
     def injective(self, dims: Sequence[int]) -> bool:
-        """Return whether any two points that differ in `dims` access different elements of a dense parameter."""
+        """Return True if any two points that differ in `dims` access different elements of a dense parameter."""
         strides = dense_strides(self.param.shape)
         return injective((sum(r[d] * s for r, s in zip(self._rows, strides, strict=True)), self._dims[d]) for d in dims)
 

@@ -160,7 +160,7 @@ class PointProgram:
         return self._emit(instr.type, _loader(self._interface, param.name, unsafe), (self._loaded[param.name], *slots))
 
     def _safe(self, slot: int, size: int) -> bool:
-        """Return whether an index is known to be in 0 .. size - 1 before anything runs."""
+        """Return True if an index is known to be in 0 .. size - 1 before anything runs."""
         if slot in self._index_dims:
             return self._dims[self._index_dims[slot]] <= size
         literal = self._initial[slot]
@@ -168,7 +168,7 @@ class PointProgram:
 
 
 def _tangled(source: Tensor, target: Tensor) -> bool:
-    """Return whether an element of `target` may share its bytes with a different element of `source`."""
+    """Return True if an element of `target` may share its bytes with a different element of `source`."""
     same = source.data_ptr() == target.data_ptr() and source.stride() == target.stride()
     return not same and overlap(source, target)
 

@@ -205,7 +205,6 @@ class _Lowering:
                 continue
             if isinstance(step, Exchange):
                 # Earlier steps are grouped with the copy to the window, later ones with the computation on all windows.
-                # What comes before goes with the copy to the window, and what follows with what is made of all windows.
                 parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
                 pending = [(2 * number + 1, self.nests[2 * number + 1])]
                 continue

@@ -178,7 +178,7 @@ def _split_read(access: LinearAccess, member: Member) -> Split | None:
 
 
 def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
-    """Return whether the other dimensions never move an access to another index of `dim`."""
+    """Return True if the other dimensions never move an access to another index of `dim`."""
     stride, span = access.coefficients[dim], access.coefficients[dim] * nest.dims[dim]
     inner = access.constant % span
     for d, (coefficient, extent) in enumerate(zip(access.coefficients, nest.dims, strict=True)):
@@ -191,7 +191,7 @@ def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
 
 
 def _whole_panels(nest: Nest, dim: int, granule: int) -> bool:
-    """Return whether a unit of a product is a whole number of panels of its second operand's rows."""
+    """Return True if a unit of a product is a whole number of panels of its second operand's rows."""
     b = nest.inputs[1].coefficients
     columns = [d for d in range(len(nest.dims)) if d not in nest.reduce and b[d]]
     if dim not in columns:

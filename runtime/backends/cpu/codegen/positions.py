@@ -21,8 +21,8 @@ class Positions:
         self._strides: dict[str, int] = {}  # elements from one position to the next, for regions that have positions
 
     def product(self, nest: Nest, rows: tuple[int, ...]) -> int:
-        """Return how many of a product's rows (its dimensions `rows`) belong to each position: 0 if rows are not
-        positions, more than 1 if dimensions inside of that of positions are merged with it."""
+        """Return the number of a product's rows (its dimensions `rows`) per position: 0 if rows are not positions, more
+        than 1 if dimensions inside of the dimension of positions are merged with it."""
         if len(rows) != 1:
             return 0
         (dim,), extent = rows, nest.dims[rows[0]]
@@ -49,7 +49,7 @@ class Positions:
             self._strides[output.region] = 0  # two steps write it in different layouts, so it has no known one
 
     def _separate(self, nest: Nest, access: LinearAccess, dim: int) -> bool:
-        """Return whether index i of a dimension stays within position i, for all other indices."""
+        """Return True if index i of a dimension stays within position i, for all other indices."""
         stride = access.coefficients[dim]
         whole = stride * self.count
         inside = access.constant % whole
