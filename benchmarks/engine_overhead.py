@@ -61,11 +61,11 @@ class StepTimes:
 
 
 def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Holds the tickets, so that requests go on, and reads nothing."""
-    tickets = [engine.submit(request) for request in requests]
+    """Holds the handles, so that requests go on, and reads nothing."""
+    handles = [engine.submit(request) for request in requests]
     done.wait()
-    for ticket in tickets:
-        ticket.cancel()
+    for handle in handles:
+        handle.cancel()
 
 
 def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:

@@ -105,7 +105,7 @@ def measure_steps(file: Path, slots: int, tokens: int, repeats: int, threads: in
         def seconds(grammar: Grammar | None) -> float:
             sampling = [Sampling(temperature=1.0, seed=seed) for seed in range(slots)]
             requests = [Request(prompt, tokens, each, eos=frozenset(), grammar=grammar) for each in sampling]
-            tickets = engine.submit_all(requests)
+            handles = engine.submit_all(requests)
             while engine.metrics().running < slots:
                 time.sleep(0.002)
             steps, start = engine.metrics().decode_steps, time.perf_counter()
@@ -113,8 +113,8 @@ def measure_steps(file: Path, slots: int, tokens: int, repeats: int, threads: in
                 time.sleep(0.005)
             took = time.perf_counter() - start
             made = engine.metrics().decode_steps - steps
-            for ticket in tickets:
-                ticket.cancel()
+            for handle in handles:
+                handle.cancel()
             while engine.metrics().running:
                 time.sleep(0.002)
             return took / max(made, 1)

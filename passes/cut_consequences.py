@@ -15,7 +15,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.rewriting import fill_value, functions, is_rematerialised, is_splat, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
-from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
+from sscc.passes.iteration_space import NotCuttable, Space, looks_up, space_of
 from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
 RESHAPED = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})

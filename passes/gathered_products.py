@@ -21,7 +21,7 @@ from sscc.ir.target import Target
 from sscc.ir.views import bytes_of
 from sscc.passes.base import count
 from sscc.passes.cut_consequences import GATHERING, RESHAPED, Consequences, CutProgram
-from sscc.passes.meeting_axes import NotCuttable
+from sscc.passes.iteration_space import NotCuttable
 from sscc.passes.tiling import is_cast, is_contraction
 
 

@@ -92,7 +92,7 @@ from sscc.ir.suggestions import check_choice
 from sscc.passes.base import Pass, count
 from sscc.passes.cut_consequences import GATHERING, VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
 from sscc.passes.gathered_products import cut_where_it_pays
-from sscc.passes.meeting_axes import Space, is_sum, space_of
+from sscc.passes.iteration_space import Space, is_sum, space_of
 from sscc.passes.scattered_sums import ScatteredSums, axis_of, gather_sums_once
 
 

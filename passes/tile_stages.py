@@ -17,7 +17,7 @@ A stage with intermediate values that are too large for the chip (`df.bounded`) 
 If ranks exchange the result of a product, several stages may be in one loop: the product, the stages behind it, and the
 exchange, each on a tile of the previous one. One tile is sent while the next is computed, and values between stages
 exist for one tile only. This is done if it takes less time: every tile pays for a message's latency
-(`sscc.passes.exchanged_tiles` has the estimate). An expert's matrix is cut along its rows there.
+(`sscc.passes.communication_overlap` has the estimate). An expert's matrix is cut along its rows there.
 
 Why: a weight matrix does not fit on the chip beside all others, and a stage that waited for all of it would idle. With
 tiles, loading and computing overlap.
@@ -113,7 +113,7 @@ from sscc.ir.structure import structure
 from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
-from sscc.passes.exchanged_tiles import Link, find
+from sscc.passes.communication_overlap import Link, find
 from sscc.passes.form_stages import StageBody, body_blocks, calls_of_bodies, look_outside
 from sscc.passes.large_values import held, is_large, parts_of
 from sscc.passes.outline_kernels import KERNEL

@@ -23,7 +23,7 @@ from sscc.runtime.serving.engine import (
     Engine,
     EngineOptions,
     Request,
-    Ticket,
+    RequestHandle,
     cancel_all,
     shown_text,
 )
@@ -347,9 +347,9 @@ class LLM:
         (asked,) = self._requests([self._prompt(prompt)], sampling_params)[0]
         return self._texts(self.engine.submit(asked))
 
-    def _texts(self, ticket: Ticket) -> Iterator[str]:
-        """Yield the text of a ticket. The reference to self keeps the engine open while it is read."""
-        yield from (piece.text for piece in ticket.pieces() if piece.text)
+    def _texts(self, handle: RequestHandle) -> Iterator[str]:
+        """Yield the text of a handle. The reference to self keeps the engine open while it is read."""
+        yield from (piece.text for piece in handle.pieces() if piece.text)
 
     def close(self) -> None:
         """End running requests, the engine and other ranks. Closing twice has no effect."""
@@ -402,11 +402,11 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[RequestOutput]:
         requests = self._requests(prompts, sampling_params)
-        tickets = self.engine.submit_all([request for several in requests for request in several])
+        handles = self.engine.submit_all([request for several in requests for request in several])
         try:
-            completions = iter([ticket.result() for ticket in tickets])
+            completions = iter([handle.result() for handle in handles])
         except BaseException:
-            cancel_all(tickets)
+            cancel_all(handles)
             raise
         outputs = []
         for (text, tokens), several in zip(prompts, requests, strict=True):

@@ -126,7 +126,7 @@ def _largest(name: str) -> int | None:
 
 
 def check_file(folder: Path, name: str, record: FileRecord) -> None:
-    """Raise InputError where a file is not the one in the manifest; of weight shards the size alone counts."""
+    """Raise InputError if a file is not the one in the manifest; of weight shards the size alone counts."""
     with _open_checked(folder, name, record) as file, _read_errors(folder / name):
         if not is_shard(name):
             _check_digest(folder / name, hashlib.file_digest(file, "sha256").hexdigest(), record)
@@ -146,7 +146,7 @@ def _check_digest(path: Path, sha256: str, record: FileRecord) -> None:
 
 
 def decoded(data: bytes, path: Path) -> str:
-    """Return the text of a file. Raise InputError where it is not UTF-8."""
+    """Return the text of a file. Raise InputError if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -13,12 +13,12 @@ from sscc.runtime.support.serving_options import NEW_TOKENS
 
 
 def default_new_tokens(max_context: int, text_length: int) -> int:
-    """Return the limit of new tokens where none is given: `NEW_TOKENS`, or the room after a text that leaves less."""
+    """Return the default limit of new tokens: `NEW_TOKENS`, or less if a text leaves less room."""
     return max(1, min(NEW_TOKENS, max_context - text_length))
 
 
 class Generation(Iterator[int]):
-    """An iterator over the new tokens, an ending token included. Each token is computed when it is asked for.
+    """Iterator over the new tokens, including an end token. Each token is computed on demand.
 
     Args:
         prefill: returns the logits [V] after the prompt; called for the first token.

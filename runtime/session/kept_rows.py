@@ -247,7 +247,7 @@ class KeptRows:
         for group, state in self._signature.states:
             source, _ = self._owner(group, operation.source, self._group.rank)
             owner, place = self._owner(group, operation.slot, self._group.rank)
-            if source != owner:  # all ranks see the same difference, since all groups of neighbours are alike
+            if source != owner:  # equal on all ranks, since all groups of neighbours are alike
                 has = self._group.rank == source
                 names = state.slot(self._tensor, 0, operation.length)
                 sent = {name: parts[name] for name in names} if has else None
@@ -257,7 +257,7 @@ class KeptRows:
                     view.write(parts[name])
 
     def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
-        """Return the one among a rank's neighbours that has the rows of a slot, and the slot's number there."""
+        """Return the rank among a rank's neighbours that has the rows of a slot, and the slot's number there."""
         if group.slots is None:
             return rank, slot
         count = self._neighbours(group)
@@ -315,7 +315,7 @@ class KeptRows:
                 yield from self._signature.states_of(layer)
 
     def _first_seen(self, state: LayerState, chunks: int) -> int:
-        """Return the first of `chunks` chunks that has a row which positions behind them see."""
+        """Return the first of `chunks` chunks with a row that later positions see."""
         size = self._signature.prefill_chunk
         return state.first_seen(chunks * size) // size
 
@@ -333,7 +333,7 @@ class KeepsRows(Protocol):
 
 
 def rows_in_scratch(signature: Signature) -> bool:
-    """Return True if rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
+    """Return True if rows of some layer are in the prompt scratch, so that they are copied layer by layer."""
     return any(state.in_scratch for _, state in signature.states)
 
 

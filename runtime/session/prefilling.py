@@ -18,7 +18,7 @@ RunPrefill = Callable[[Mapping[str, Array], Mapping[str, int]], tuple[dict[str, 
 
 
 class Prefill:
-    """A prompt on its way into a slot.
+    """A prefill in progress: a prompt, and the slot that it fills.
 
     Args:
         prefix: the rows of the prompt's first chunks, which are copied instead of being computed.
@@ -83,8 +83,8 @@ class Prefill:
         return logits
 
     def _step_by_layer(self, left: int, run: RunPrefill) -> Array | None:
-        """As `step`, in calls that end where a layer ends, or where a chunk leaves a checkpoint, because the scratch
-        holds the rows of one layer at a time."""
+        """Do chunk steps like `step`, in calls that end where a layer ends, or where a chunk leaves a checkpoint,
+        because the scratch holds the rows of one layer at a time."""
         reused = len(self._prefix)
         chunks = self._signature.chunks(len(self.prompt)) - reused
         while left:

@@ -23,7 +23,7 @@ class Prompt:
     Attributes:
         tokens: the n tokens that were prefilled.
         logits: [V] f32, after the last token.
-        selected: the positions that the end of the prompt selected, where no state of the program holds them.
+        selected: positions that the end of the prompt selected, if no state of the program holds them.
     """
 
     tokens: Excerpt
@@ -76,7 +76,7 @@ def checked_prompt(tokens: PromptTokens, signature: Signature) -> Excerpt:
 
 
 def checked_request(tokens: PromptTokens, max_new_tokens: int, signature: Signature) -> Excerpt:
-    """Return a prompt that fits into max_context together with its answer. Raises UsageError where it does not."""
+    """Return a prompt that fits into max_context together with its answer. Raises UsageError if it does not."""
     prompt = checked_prompt(tokens, signature)
     if max_new_tokens < 1:
         raise SessionErrors.MAX_NEW_TOKENS(value=max_new_tokens)

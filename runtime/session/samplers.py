@@ -68,8 +68,8 @@ class TokenLogprobs:
     Attributes:
         token: the picked token.
         logprob: natural logarithm of its probability.
-        top: most likely tokens with their log-probabilities, descending, ties by lower id. As many as requested, fewer
-            if the model excludes the others (a logit of minus infinity).
+        top: most likely tokens with their log-probabilities, descending, ties by lower id: the requested number of
+            tokens, fewer if the model excludes the others (a logit of minus infinity).
     """
 
     token: int

@@ -1,4 +1,4 @@
-"""Options of sampling. `sscc.runtime.session.samplers` picks tokens from logits by them."""
+"""Options of sampling; `sscc.runtime.session.samplers` picks tokens accordingly."""
 
 from __future__ import annotations
 

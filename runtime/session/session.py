@@ -128,7 +128,7 @@ class Session:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The artifact's tokenizer. Raises InputError where the artifact has none."""
+        """The artifact's tokenizer. Raises InputError if the artifact has none."""
         from sscc.runtime.text.tokenizer import load_tokenizer
 
         if self._tokenizer_file is None:
@@ -142,7 +142,7 @@ class Session:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that makes every further call fail, such as a lost rank; None while the program can run."""
+        """The error with which every further call fails, such as a lost rank; None while the program can run."""
         return self.interpreter.failure
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Session:
         prefix: Sequence[Copy] = (),
         fill: Mapping[int, Copy] | None = None,
     ) -> None:
-        """Begin to write a prompt into a slot, whose previous content is given up.
+        """Begin to write a prompt into a slot, whose previous content is discarded.
 
         Args:
             tokens: the prompt's tokens, or some of them with their positions (`Excerpt`).
@@ -187,7 +187,7 @@ class Session:
     def step_prefill(self, steps: int) -> bool:
         """Do at most `steps` chunk steps of the prefill in progress. Return True when it has finished.
 
-        Decode steps of other slots may run in between. Raises UsageError where no prefill is in progress.
+        Decode steps of other slots may run in between. Raises UsageError if no prefill is in progress.
         """
         prefill = self._prefill
         if prefill is None:
@@ -205,8 +205,8 @@ class Session:
 
     def reusable_chunks(self, length: int) -> int:
         """Return the number of leading chunks of a prompt of `length` tokens whose rows can be reused. The last
-        position is always computed, because the logits are its own, and so is the observation window where the end of
-        the prompt selects rows."""
+        position is always computed for its logits, and so is the observation window if the end of the prompt selects
+        rows."""
         return self.signature.reusable_chunks(length)
 
     def empty_chunk(self, checkpoint: bool = True) -> Copy:
@@ -217,7 +217,7 @@ class Session:
         return chunk
 
     def drop_checkpoint(self, chunk: Copy) -> None:
-        """Free the part of a chunk that only the next chunk reads. No prompt can continue behind the chunk then."""
+        """Free the states of a chunk that only the next chunk reads. No prompt can continue after the chunk then."""
         self.rows.do(DropCheckpoint(chunk.number))
         chunk.nbytes, chunk.checkpoint = self.rows.bytes_of_chunk(False), False
 
@@ -390,7 +390,7 @@ class Session:
             eos: tokens that end the answer, which includes them; None for those of the model, empty for none.
             seen: reports the progress of the prefill (`prefill`).
 
-        Raises UsageError at the call, not at the first token, where prompt and new tokens exceed max_context, and
+        Raises UsageError at the call, not at the first token, if prompt and new tokens exceed max_context, and
         InputError for text where there is no tokenizer.
         """
         if isinstance(prompt, str):
@@ -412,7 +412,7 @@ class Session:
         )
 
     def check_request(self, tokens: PromptTokens, max_new_tokens: int) -> Excerpt:
-        """Return the prompt as it would be prefilled. Raises UsageError where the prompt and `max_new_tokens` more
+        """Return the prompt as it would be prefilled. Raises UsageError if the prompt and `max_new_tokens` more
         tokens do not fit the program. Safe in any thread."""
         return checked_request(tokens, max_new_tokens, self.signature)
 
@@ -457,8 +457,8 @@ class Session:
             for stage in session.steps({0: 5}):
                 print(stage.stage, stage.buffers, session.interpreter.device_tensor("k_cache")[0].read().sum())
 
-        Between two stages, memory is in the state that the program left it in. Leaving the loop lets the step run to
-        its end. Raises as `decode` and `watching` do.
+        Between two stages, memory is in the state in which the program left it. Leaving the loop runs the step to its
+        end. Raises the errors of `decode` and `watching`.
         """
         names = self._stages  # raises here, not in the thread
 
@@ -506,7 +506,7 @@ class Session:
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Replace a slot's content by a snapshot of this session.
 
-        Raises UsageError where the slot does not exist or is being prefilled.
+        Raises UsageError if the slot does not exist or is being prefilled.
         """
         self._slots.check(slot)
         if self._prefill is not None and self._prefill.slot == slot:
@@ -515,7 +515,7 @@ class Session:
         self._slots.fill(slot, snapshot.prompt)
 
     def prompt(self, slot: int) -> Prompt:
-        """Return the slot's prompt, with its logits. Raises UsageError where the slot has none."""
+        """Return the slot's prompt, with its logits. Raises UsageError if the slot has none."""
         return self._slots.prompt(slot)
 
     # -- slots of other processes
@@ -560,7 +560,7 @@ class Session:
     def save_slot(self, slot: int, path: str | PathLike[str]) -> None:
         """Write a slot right after its prompt to a file, which `load_slot` reads in any process with this program.
 
-        Raises UsageError as `snapshot` and `slot_format` do, and OutputError where the file cannot be written.
+        Raises UsageError as `snapshot` and `slot_format` do, and OutputError if the file cannot be written.
         """
         pieces = self.slot_format.pieces(self.message(self.snapshot(slot)))
         with replacing(Path(path)) as file:
@@ -571,7 +571,7 @@ class Session:
         """Replace a slot's content by a file of `save_slot`, written by a session of the same program and weights.
         Return the logits [V] after the prompt, as `prefill` does.
 
-        Raises UsageError as `restore` does, and InputError where the file is missing, damaged, or of another program.
+        Raises UsageError as `restore` does, and InputError if the file is missing, damaged, or of another program.
         """
         message = self.slot_format.read(mapped(Path(path)), str(path))
         self.restore(slot, self.adopt(message))
@@ -612,7 +612,7 @@ def interpreter_of(
     artifact: Artifact, conditions: Conditions, interpreter: str = DEFAULT_BACKEND, resolver: Resolver | None = None
 ) -> Interpreter:
     """Return an interpreter of an artifact, with its own weights or those that `resolver` returns (`Artifact.weights`).
-    With several ranks it is that of the rank that `conditions` name.
+    With several ranks, it is the interpreter of the rank that `conditions` name.
 
     Args:
         interpreter: the name of a backend. Other backends are not imported.

@@ -1,4 +1,4 @@
-"""Errors of a session and of what it holds."""
+"""Errors of a session."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Slots:
         self._prompts[slot] = None
 
     def prompt(self, slot: int) -> Prompt:
-        """Return a slot's prompt. Raises UsageError where it has none."""
+        """Return a slot's prompt. Raises UsageError if it has none."""
         self.check_filled(slot)
         prompt = self._prompts[slot]
         assert prompt is not None

@@ -33,7 +33,7 @@ from sscc.runtime.session.kept_rows import Copy
 from sscc.runtime.session.session import Session
 
 LOOK_AHEAD, POOL, CHUNK = 8, 13, 32
-"""Number of queries that score, width of pooling, and tokens of a chunk, as published."""
+"""Number of scoring queries, width of pooling, and tokens of a chunk, as published."""
 
 SLOT = 0
 
@@ -140,8 +140,8 @@ class Draft:
     def _scored(
         self, text: Array, length: int, fill: Mapping[int, Copy], steps: int | None
     ) -> Generator[None, None, Array]:
-        """Read a prompt of `length` tokens with those that follow it, and score it by their queries: by as many at a
-        time as a layer keeps."""
+        """Read a prompt of `length` tokens with those that follow it, and score it by their queries, at most the number
+        that a layer keeps at a time."""
         queries = len(text) - length + 1
         window = min(group.geometry.obs for group, _ in self._groups.values())
         best = np.zeros((queries, length), np.float32)
@@ -162,8 +162,8 @@ class Draft:
         return mean
 
     def _layers(self, text: Array, prefix: list[Copy], steps: int | None) -> Iterator[tuple[int, int]]:
-        """Prefill, and yield after every `steps` chunks of a layer: the layer's number after its last chunk, else -1,
-        with the number of chunk steps."""
+        """Prefill, and yield after every `steps` chunks of a layer: the layer's number after its last chunk, otherwise
+        -1, with the number of chunk steps."""
         signature = self.session.signature
         chunks = signature.chunks(len(text)) - len(prefix)
         self.session.start_prefill(SLOT, text, prefix)

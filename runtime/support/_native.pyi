@@ -56,7 +56,7 @@ def pack_panels(
 ) -> None:
     """Pack the stored parts of a quantized weight, [rows, bytes] each, into zeroed panels [count, blocks, block_bytes].
 
-    The tables are those of `quantised_packing`. Raises UsageError where arrays and tables
+    The tables are those of `quantised_packing`. Raises UsageError if arrays and tables
     do not fit together.
     """
 
@@ -103,7 +103,7 @@ class Meeting:
         """Bytes that a meeting of so many ranks needs."""
 
     def meet(self) -> None:
-        """Returns when all ranks have called it as often as this one. Raises RankError where one of them is gone."""
+        """Returns when all ranks have called it as often as this one. Raises RankError if one of them is gone."""
 
     def fail(self, rank: int) -> None:
         """Ends all meetings, of all ranks, with the error that `rank` has failed; the first call of one rank counts."""

@@ -29,7 +29,7 @@ MOST_MEMORY = 1 << 62
 Role = Literal["both", "prefill", "decode"]
 """Work of a server: prompts and answers; prompts for others; answers to prompts that others prefill."""
 
-ENGINE, LIMITS, PREFILL = "engine", "limits", "prefill elsewhere"
+ENGINE, LIMITS, PREFILL = "engine", "limits", "remote prefill"
 """Headings of help."""
 
 

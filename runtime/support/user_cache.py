@@ -91,7 +91,7 @@ def replacing_cached(name: str, named: Callable[[], str] | None = None) -> Itera
 
 
 def check_cache_folder(name: str) -> None:
-    """Raise UnsafeCacheError where somebody else could have written the contents of a folder of the cache."""
+    """Raise UnsafeCacheError if somebody else could have written the contents of a folder of the cache."""
     try:
         os.close(open_folder_beneath(cache_folder(), (name,), _check_own))
     except OSError:
@@ -140,7 +140,7 @@ def _as_unsafe(error: InputError) -> SsccError:
 
 
 def _check_own(path: Path, state: os.stat_result) -> None:
-    """Raise UnsafeCacheError where somebody other than the user and root owns it, or may write it."""
+    """Raise UnsafeCacheError if somebody other than the user and root owns it, or may write it."""
     user = os.geteuid()
     if state.st_uid not in (user, 0):
         raise CacheErrors.FOREIGN_OWNER(path=path, owner=state.st_uid, user=user, advice=HINT)

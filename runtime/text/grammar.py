@@ -42,7 +42,7 @@ class Grammar:
     Attributes:
         source: llguidance's JSON: a list of grammars, of which the first is matched and refers to others by name.
 
-    Raises UsageError where the source is longer than `MOST_LETTERS`.
+    Raises UsageError if the source is longer than `MOST_LETTERS`.
     """
 
     source: str
@@ -75,7 +75,7 @@ class Grammar:
 
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Grammar:
-        """Return the grammar of some texts. Raises UsageError where there is none, or one is empty."""
+        """Return the grammar of some texts. Raises UsageError if there is none, or one is empty."""
         if not texts or not all(texts):
             raise GrammarErrors.NO_CHOICES()
         return cls._of(lark_grammar="start: " + " | ".join(literal(text) for text in dict.fromkeys(texts)))

@@ -240,8 +240,8 @@ class Simulation:
         return _Stall(buffer, slot)
 
     def _free(self, end: End, slot: float) -> _Stall | None:
-        """Return True if the slot that was in this place before has been read. Every slot is, once it is complete
-        (check_rates)."""
+        """Return the stall of a writer whose place still holds an unread slot; None if the place is free. A slot is
+        always read once it is complete (check_rates)."""
         before = slot - self.streams.depth(end.buffer)
         for reader in self.streams.readers[end.buffer]:
             low, high = reader.slots(self.streams.firings[reader.stage])
@@ -412,10 +412,9 @@ class _Group:
 
 def _warm_up(streams: Streams) -> int:
     """Return the number of iterations that the slowest stage has to complete.
-
-    A stage that is stopped forever is stopped before every port is at the beginning of a slot again: a circular wait
-    would also occur that number of iterations earlier. Slots that are read last are in one of the places, counted back
-    from the end.
+    A stage that is stopped forever stops before every port is at the beginning of a slot again, because a circular wait
+    would also occur that number of iterations earlier. Slots that are read last occupy one of the places, counted from
+    the end.
     """
     slots = [-(-streams.depth(name) * period // slots) for name, (slots, period) in streams.rates.items()]
     return max([port_period(streams.view, streams.whole), *slots])

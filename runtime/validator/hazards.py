@@ -1,8 +1,8 @@
 """Memory that stages of one pipeline share: a write must be ordered with every other access to the same elements.
 
-Streams order firings: a firing that reads a slot follows all that fill it; iterations of a stage are ordered too. That
-a place must be free orders nothing: it depends on depths, which an interpreter with more memory may exceed. The firings
-of one iteration of a stage are not ordered either: they may run in parallel.
+Streams order firings: a firing that reads a slot follows all firings that fill it, and the iterations of a stage are
+ordered. A wait for a free place does not count as an order, because it depends on depths, which an interpreter with
+more memory may exceed. The firings of a stage within one iteration are not ordered either: they may run in parallel.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ _POINTS = 65_536  # maximum number of elements to list if no formula applies
 
 @dataclass(frozen=True)
 class Region:
-    """Dimensions are (stride > 0, size > 1), by ascending stride, adjacent ones merged. Never empty."""
+    """A strided region, never empty. Dimensions are (stride > 0, size > 1) in ascending order of stride, with adjacent
+    dimensions merged."""
 
     offset: int
     dims: Dims
@@ -49,7 +50,7 @@ class Region:
     def fills(self, total: int) -> bool:
         """Return True if the region is exactly ``0 .. total - 1``, each element once.
 
-        Ranges of one stride each form an interval without repetition only as the digits of a mixed radix.
+        Its (stride, size) pairs form an interval without repetition only if they are the digits of a mixed radix.
         """
         return self.offset == 0 and (self.dims == ((1, total),) if total > 1 else not self.dims)
 

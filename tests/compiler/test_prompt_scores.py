@@ -88,12 +88,12 @@ def test_an_engine_scores_between_the_steps_of_others(compiled: Compiler) -> Non
     with Engine(session) as engine:
         others = [engine.submit(Request(tuple(PROMPT[: 9 + n]), 30, eos=frozenset())) for n in range(4)]
         asked = [engine.submit(Request(tuple(PROMPT), 2, prompt_logprobs=n)) for n in (0, 3)]
-        for ticket, top in zip(asked, (0, 3), strict=True):
-            done = ticket.result(60)
+        for handle, top in zip(asked, (0, 3), strict=True):
+            done = handle.result(60)
             assert [one.logprob for one in done.prompt_logprobs] == pytest.approx(alone.tolist(), abs=1e-6)
             assert {len(one.top) for one in done.prompt_logprobs} == {top}
-            assert [one.prompt_logprobs != () for one in ticket.pieces()][:1] == [True]
-        assert all(len(ticket.result(60).tokens) == 30 for ticket in others)
+            assert [one.prompt_logprobs != () for one in handle.pieces()][:1] == [True]
+        assert all(len(handle.result(60).tokens) == 30 for handle in others)
         only = engine.generate(Request(tuple(PROMPT[:1]), 1, prompt_logprobs=0))
         assert (only.prompt_logprobs, len(only.tokens)) == ((), 1)
         with raises(SubmissionErrors.TOO_MANY_LOGPROBS):

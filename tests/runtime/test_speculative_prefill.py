@@ -180,7 +180,7 @@ def test_an_engine_shortens_prompts_between_its_steps(rows: str, compiled: Compi
     with Engine(session, options=EngineOptions(prompt_cache_bytes=1 << 24), shortener=shortener) as engine:
         asked = [Request(prompt, 6, sampling, eos=frozenset(), keep=0.4) for prompt in prompts]
         whole = Request(prompts[0], 6, sampling, eos=frozenset())
-        done = [ticket.result() for ticket in engine.submit_all([*asked, whole])]
+        done = [handle.result() for handle in engine.submit_all([*asked, whole])]
         metrics = engine.metrics()
     assert [list(one.tokens) for one in done] == [*expected, plain]
     assert [one.prompt_tokens for one in done] == [LENGTH] * 4
@@ -222,9 +222,9 @@ def test_a_deadline_and_a_cancel_while_a_draft_reads_leave_others_alone(compiled
     shortener = Shortener(Draft(session_of(drafted.artifact)), target.artifact.signature, None)
     with Engine(session, shortener=shortener) as engine:
         for late in (asked[0], asked[1]):
-            tickets = engine.submit_all([replace(late, timeout=1e-9), *asked[2:]])
-            tickets[1].cancel()
-            done = [ticket.result() for ticket in tickets]
+            handles = engine.submit_all([replace(late, timeout=1e-9), *asked[2:]])
+            handles[1].cancel()
+            done = [handle.result() for handle in handles]
             assert done[0].finish == "timeout"
             assert done[0].tokens == ()
             assert done[1].finish in ("cancelled", "length")

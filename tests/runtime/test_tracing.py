@@ -71,8 +71,8 @@ def test_an_engines_requests_are_nests_with_their_waits() -> None:
     session = Session(SIGNATURE, FakeInterpreter())
     tracer = session.start_trace()
     with Engine(session) as engine:
-        tickets = [engine.submit(Request((1, 2), max_new_tokens=3, sampling=Sampling(), stop=())) for _ in range(5)]
-        results = [ticket.result(30) for ticket in tickets]
+        handles = [engine.submit(Request((1, 2), max_new_tokens=3, sampling=Sampling(), stop=())) for _ in range(5)]
+        results = [handle.result(30) for handle in handles]
     events, facts = written(tracer)
     assert facts["stages"].startswith("not traced")
     begun = [e for e in events if e["ph"] == "b"]

@@ -251,7 +251,7 @@ class _Fields:
         return {"activation_sparsity_pattern": shares}
 
     def _shared_projection(self) -> dict[str, bool]:
-        """Return whether the values of layers without a window are their keys, whose projection alone is stored."""
+        """Return True if the values of layers without a window are their keys, whose projection alone is stored."""
         name, tensors = self.family.extra.get("value is key"), self.metadata.header.tensors
         keys = [tensor for tensor in tensors if tensor.endswith(".attn_k.weight")]
         return {name: any(key.replace("attn_k", "attn_v") not in tensors for key in keys)} if name else {}

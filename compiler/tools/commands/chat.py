@@ -188,25 +188,25 @@ class Chat:
         from sscc.runtime.serving.engine import Request
 
         prompt, room = prompt_and_room
-        ticket = self._engine.submit(Request(prompt=prompt, max_new_tokens=room, sampling=self._sampling))
+        handle = self._engine.submit(Request(prompt=prompt, max_new_tokens=room, sampling=self._sampling))
         texts: list[str] = []
         try:
-            pieces = ticket.pieces()
+            pieces = handle.pieces()
             with status(f"reading a prompt of {len(prompt)} tokens"):
                 begin = list(islice(pieces, 1))
             for piece in chain(begin, pieces):
                 texts.append(piece.text)
                 print(shown_text(piece.text, sys.stdout), end="", flush=True)
         except KeyboardInterrupt:
-            ticket.cancel()
+            handle.cancel()
             print()
             _say("stopped")
             return "".join(texts)
         except BaseException:
-            ticket.cancel()
+            handle.cancel()
             raise
         print(flush=True)
-        self._last = ticket.result()
+        self._last = handle.result()
         if self._last.finish == "length":
             _say(f"cut after {len(self._last.tokens)} tokens")
         elif self._last.finish == "error":

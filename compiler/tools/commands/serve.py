@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from sscc.runtime.serving.engine import Engine
-    from sscc.runtime.serving.server.jobs import Model
+    from sscc.runtime.serving.server.engine_requests import Model
     from sscc.runtime.serving.server.model_pool import Closing, Shelf
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.text.chat_formats import ChatFormats
@@ -147,8 +147,8 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
     """
     from sscc.runtime.serving.engine import Engine
     from sscc.runtime.serving.server.app import create_app
+    from sscc.runtime.serving.server.engine_requests import Model
     from sscc.runtime.serving.server.hosts import Hosts
-    from sscc.runtime.serving.server.jobs import Model
     from sscc.runtime.serving.server.model_pool import AllEngines
     from sscc.runtime.serving.server.prefill_servers import PrefillServers
 
@@ -176,11 +176,11 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
         session = stack.enter_context(closing(session_of(artifact, execution)))
         stack.enter_context(traced(session, execution.trace))
         stack.enter_context(printing_beside(execution.trace))
-        elsewhere = None
+        remote_prefill = None
         if server.role != "both" or serving.engine.prompt_folder is not None:
             slot_format = session.slot_format  # of another checkpoint it takes a while, and others would wait for it
         if server.role == "decode":
-            elsewhere = PrefillServers(
+            remote_prefill = PrefillServers(
                 server.prefill_from,
                 slot_format,
                 key=prefill_key,
@@ -188,7 +188,7 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
                 locally=server.prefill_locally,
             )
         shortener = stack.enter_context(opened_shortener(serving.draft, execution, signature, tokenizer))
-        engine = stack.enter_context(Engine(session, tokenizer, serving.engine, elsewhere, shortener))
+        engine = stack.enter_context(Engine(session, tokenizer, serving.engine, remote_prefill, shortener))
         shelf = None if not server.also else stack.enter_context(shelf_of(serving))
         app = create_app(
             engine,
@@ -197,7 +197,7 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
             keys,
             shelf=shelf,
             role=server.role,
-            prefill_servers=elsewhere,
+            prefill_servers=remote_prefill,
             stream_interval=server.stream_interval / 1000,
             hosts=Hosts((server.host,), server.hosts, server.origins),
             root_path=server.root_path or "",

@@ -146,8 +146,8 @@ def model_class(base: type) -> type:
             """Return answers, which end before the strings that a task names."""
             options = EngineOptions(max_queue=None)
             with Engine(self._session, self._tokenizer, options) as engine:
-                tickets = engine.submit_all([self._request(*one.args) for one in requests])
-                return [ticket.result().text for ticket in tickets]
+                handles = engine.submit_all([self._request(*one.args) for one in requests])
+                return [handle.result().text for handle in handles]
 
         def _request(self, context: str, asked: dict[str, Any]) -> Request:
             arguments = dict(asked)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from sscc.ir.errors import ErrorKind, InternalError, RankError, UsageError
 from sscc.ir.sharding import peers
 
-# numpy is slow to import, and the command line needs only names
-if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+if TYPE_CHECKING:  # numpy is slow to import, and the command line needs only names
     from sscc.runtime.backends.collectives.shared_windows import Windows
     from sscc.runtime.support._native import Meeting
 
@@ -122,8 +121,7 @@ class ThreadGroup:
             self._meeting.values[self.rank] = value
             self._meeting.barrier.wait()
             values = list(self._meeting.values)
-            # nobody stores the next value before every rank has read this one
-            self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
+            self._meeting.barrier.wait()  # nobody stores the next value before every rank has read this one
         except threading.BrokenBarrierError:
             failed = self._meeting.failed
             raise (GroupErrors.SILENT() if failed is None else GroupErrors.FAILED(rank=failed)) from None

@@ -117,7 +117,7 @@ class _Stranger:
     connection: socket.socket
     challenge: bytes
     since: Waited = field(default_factory=Waited)
-    heard: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
 
 
 def accept(
@@ -161,9 +161,8 @@ def accept(
                         refused += 1
                     strangers[stranger.connection.fileno()] = stranger
                     poll.register(stranger.connection, select.POLLIN)
-                # None: it has just been closed to make room
-                elif (stranger := strangers.get(number)) is not None:  # None: closed just now, to make room
-                    seat = _heard(stranger, identity, seats)
+                elif (stranger := strangers.get(number)) is not None:  # None: it has just been closed to make room
+                    seat = _admitted(stranger, identity, seats)
                     if seat is False:
                         close(number)
                         refused += 1
@@ -207,20 +206,20 @@ def _greeted(listener: socket.socket, trusted: Callable[[socket.socket], bool]) 
     return None
 
 
-def _heard(stranger: _Stranger, identity: Identity, seats: Collection[Seat]) -> Seat | Literal[False] | None:
+def _admitted(stranger: _Stranger, identity: Identity, seats: Collection[Seat]) -> Seat | Literal[False] | None:
     """Read the reply of a stranger. Return its seat after a valid proof, False to close it, None to wait for more."""
     try:
-        data = stranger.connection.recv(_HELLO.size - len(stranger.heard))
+        data = stranger.connection.recv(_HELLO.size - len(stranger.received))
     except BlockingIOError:
         return None
     except OSError:
         return False
-    stranger.heard += data
+    stranger.received += data
     if not data:
         return False
-    if len(stranger.heard) < _HELLO.size:
+    if len(stranger.received) < _HELLO.size:
         return None
-    theirs, channel, rank, ranks, proof = _HELLO.unpack(stranger.heard)
+    theirs, channel, rank, ranks, proof = _HELLO.unpack(stranger.received)
     place = (theirs, stranger.challenge), channel, rank, identity.rank
     if not hmac.compare_digest(proof, identity.proof(_CALLING, *place)):
         return False
@@ -261,8 +260,7 @@ def connect(address: Address, identity: Identity, channel: int, peer: int, secon
             connection.close()
             raise
         else:
-            # the listener may have closed this connection to make room for others
-            tries += 1  # it may have made room for others
+            tries += 1  # the listener may have closed this connection to make room for others
             cause = ""
         connection.close()
         if tries == _TRIES:

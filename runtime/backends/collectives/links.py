@@ -33,9 +33,8 @@ MEETING_PATIENCE = 2 * PATIENCE
 
 _SLICE = 0.25  # seconds between two looks at the clock
 # limit on the waiting time counted between two looks: the process may have been suspended in between
-_COUNTED = 4 * _SLICE  # the most that counts as waiting between two looks: a process may have been suspended meanwhile
-# limit on the bytes received at once
-_CHUNK = 1 << 20  # the most that is received at once
+_COUNTED = 4 * _SLICE
+_CHUNK = 1 << 20  # limit on the bytes received at once
 
 
 class Waited:
@@ -97,7 +96,6 @@ class Link:
         prefix = self._read(memoryview(bytearray(messages.PREFIX.size)), patience)
         size, payload = messages.lengths(prefix, self.peer)
         # The header is received in chunks, so memory grows with the bytes received and not with the announced length.
-        # The header arrives in chunks: the bytes that were sent take memory, not the length that was announced.
         data = bytearray()
         while len(data) < size:
             data += self._read(memoryview(bytearray(min(size - len(data), _CHUNK))), PATIENCE)

@@ -111,7 +111,7 @@ class Sockets:
     """
 
     # number of the meeting and bytes of a part: equal on all ranks, because they run the same program
-    _HEAD = struct.Struct("<QQ")  # number of the meeting, and bytes of a part: equal everywhere, as programs are
+    _HEAD = struct.Struct("<QQ")
 
     def __init__(self, rank: int, links: Mapping[int, Link]) -> None:
         self._rank, self._links = rank, dict(links)

@@ -118,8 +118,7 @@ class Header:
             return self._value(self._tree, memory, iter(self._places), 0)
         except RankError:
             raise
-        # raised by a constructor of the vocabulary
-        except Exception as error:  # a constructor's of the vocabulary
+        except Exception as error:  # raised by a constructor of the vocabulary
             raise self._malformed(error) from None
 
     def _malformed(self, error: Exception) -> Exception:

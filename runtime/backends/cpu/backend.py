@@ -1,4 +1,4 @@
-"""The CPU as a backend: weights packed for products, and code that LLVM makes of a schedule."""
+"""The CPU as a backend: weights packed for products, and machine code generated from a schedule by LLVM."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class NativeBackendErrors(ErrorKind):
 
 
 class Cpu:
-    """See `sscc.runtime.backends.backend.Backend`. Its code is the user's own: made from the schedule, once, and kept
-    in the user's cache."""
+    """Backend of the CPU, see `sscc.runtime.backends.backend.Backend`. Code is generated from the schedule once, and
+    kept in the user's cache."""
 
     name = "native"
     tile_rows = LANES

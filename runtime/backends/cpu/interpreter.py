@@ -47,21 +47,21 @@ class NativeInterpreterErrors(ErrorKind):
 
 
 class NativeInterpreter(InProcess):
-    """Runs the entries of a program.
+    """Interpreter that runs the entries of a program as native code.
 
     Args:
-        program: the schedule.
-        weights: arrays by `Tensor.name`, for every weight and constant of the program, as the schedule has them or as
-            `store_weights` gives them. Arrays that are stored already are used where they lie.
-        packed: how weights are packed (`packed_weights`); found from the program if None.
-        code: the program's code; made here if None.
-        threads: how many; all that the process may use if None.
-        group: the ranks among which this is one, where the program is one of several ranks.
+        program: schedule.
+        weights: arrays by `Tensor.name`, for every weight and constant of the program, in the schedule's layout or as
+            returned by `store_weights`. Stored arrays are used without a copy.
+        packed: packings of the weights; None for the result of `packed_weights`.
+        code: code of the program; None to generate it.
+        threads: number of threads; None for all CPUs that the process may use.
+        group: group of ranks that includes this one, for a program of several ranks.
 
     Raises:
-        UsageError: the group has other ranks than the program.
-        InputError: the program is malformed or has something that there is no native code for, or the weights are not
-            the ones that it was compiled for.
+        UsageError: the group and the program have different ranks.
+        InputError: the program is malformed or not supported by native code, or the weights are not those of the
+            program.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class NativeInterpreter(InProcess):
 
     @property
     def host_threads(self) -> _native.Team:
-        """See `Interpreter`: the threads of the core."""
+        """Threads of the core, see `Interpreter`."""
         return self.core.team
 
     def run(
@@ -115,12 +115,12 @@ class NativeInterpreter(InProcess):
         *,
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """Calls an entry with exactly its inputs and scalar inputs, by name.
+        """Call an entry with all of its inputs and scalar inputs, by name.
 
         Returns its outputs by name (undefined where the call did not write one), and its scalar outputs. The outputs
-        are copies, or without `copy` live views, which later calls overwrite.
-        Raises UsageError where the entry, a name, a shape or a dtype does not fit, InternalError where checked code
-        has left the bounds of an operand.
+        are copies or, without `copy`, live views, which later calls overwrite.
+        Raises UsageError if the entry, a name, a shape or a dtype does not match; InternalError if checked code
+        accesses memory outside an operand.
         """
         if entry not in self._entries:
             raise NativeInterpreterErrors.NO_ENTRY(entry=entry, entries=list(self._entries))
@@ -152,18 +152,18 @@ class NativeInterpreter(InProcess):
         return raw.view(NUMPY_DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def reset(self) -> None:
-        """Zeroes every state."""
+        """Set every state to zero."""
         for tensor in self._tensors.values():
             if tensor.role == "state":
                 self.tensor(tensor.name)[...] = 0
 
     def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
-        """See `Interpreter.watch`; the plan is looked through at the first call."""
+        """See `Interpreter.watch`. The first call scans the plan for stages."""
         self._stages.watch(stages, watcher)
 
     @property
     def stages(self) -> frozenset[StageName]:
-        """What can be watched."""
+        """Stages that can be watched."""
         return self._stages.names
 
     @cached_property
@@ -171,11 +171,11 @@ class NativeInterpreter(InProcess):
         return NativeStages(self.program, decode_plan(self._code.plan), self.core)
 
     def start_trace(self, capacity: int) -> None:
-        """Records what every thread does, the latest `capacity` events of each, until `end_trace`."""
+        """Record the work of every thread, the latest `capacity` events of each, until `end_trace`."""
         self.core.trace(True, capacity)
 
     def end_trace(self) -> StageTrace:
-        """What was recorded since `start_trace`; nothing is any more."""
+        """Return the events since `start_trace`, and stop recording."""
         self.core.trace(False)
         counts = [0] * self.core.threads
         for _, thread, count, _ in self.core.totals():
@@ -183,7 +183,7 @@ class NativeInterpreter(InProcess):
         return StageTrace(self.core.labels, self.core.threads, self.core.events(), counts)
 
     def memory(self) -> MemoryUse:
-        """The memory that it works on."""
+        """Return the sizes of the interpreter's memory."""
         states = sum(t.nbytes for t in self._tensors.values() if t.role == "state")
         weights = sum(array.nbytes for array in self._weights.values())
         return MemoryUse(weights, states, self.core.allocated_bytes - states)
@@ -198,12 +198,12 @@ class NativeInterpreter(InProcess):
 
 
 def store_weights(program: Program, packed: Packings, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Weights and constants as native code reads them: packed for products, dense and aligned.
+    """Return weights and constants in the layout of native code: packed for products, dense and aligned.
 
     Args:
-        weights: each as the schedule has it, or stored already; the latter are used where they lie.
+        weights: arrays in the schedule's layout, or stored already; stored arrays are used without a copy.
 
-    Raises InputError for one that is missing, or that has another shape or dtype than the program wants.
+    Raises InputError for a missing array, or one with another shape or dtype than the program's.
     """
     stored = {}
     for tensor in program.tensors:

@@ -43,7 +43,6 @@ class AccessMap:
         self._dims = dims
         shape = self.param.shape
         # A dimension of size 1 contributes nothing, whatever its coefficient is.
-        # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
         self._columns = [
@@ -74,7 +73,7 @@ class AccessMap:
         return bool(self._columns[dim]) or (self._index is not None and self._index.uses(dim))
 
     def injective(self, dims: Sequence[int]) -> bool:
-        """Return whether any two points that differ in `dims` access different elements of a dense parameter."""
+        """Return True if any two points that differ in `dims` access different elements of a dense parameter."""
         strides = dense_strides(self.param.shape)
         return injective((sum(r[d] * s for r, s in zip(self._rows, strides, strict=True)), self._dims[d]) for d in dims)
 

@@ -51,7 +51,6 @@ def decode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
     """Return the numbers [.., D] f32 of encoded rows [.., width(D)]."""
     dim = row_format.numbers(rows.shape[-1])
     # A copy, because reinterpreting bytes as numbers requires aligned bytes.
-    # A copy, because numbers may only be seen where their bytes are aligned.
     tail = rows[..., row_format.code_bytes(dim) :].clone(memory_format=torch.contiguous_format)
     scales = tail.view(_SCALES[row_format]).to(torch.float32)
     decoded_groups = []

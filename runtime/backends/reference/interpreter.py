@@ -191,8 +191,7 @@ class _EntryCode:
     # -- compilation
 
     def _leaf(self, item: Launch | Pipeline) -> Action:
-        # only kernels contain pipelines
-        assert isinstance(item, Launch)  # pipelines stand in kernels alone
+        assert isinstance(item, Launch)  # only kernels contain pipelines
         code = self._kernels[item.kernel]
         launch = self._launch(item, code)
         if self._written is not None:

@@ -39,8 +39,7 @@ class KernelCode:
         """
 
         def bound(item: Launch | Pipeline) -> Action:
-            # only entries contain launches
-            assert isinstance(item, Pipeline)  # launches stand in entries alone
+            assert isinstance(item, Pipeline)  # only entries contain launches
             return self._pipelines[item.name].bind(views)
 
         actions = compile_block(self.kernel.body, bound)

@@ -68,8 +68,7 @@ def _in_place(left: Tensor, right: Tensor, target: Tensor, sizes: list[int]) -> 
         return None
     try:
         a, b, out = left.view(rows, summed), right.view(summed, columns), target.view(rows, columns)
-    # the strides allow no view with two dimensions
-    except RuntimeError:  # no view of these strides has two dimensions
+    except RuntimeError:  # the strides allow no view with two dimensions
         return None
 
     def fire(_: Scalars) -> None:

@@ -49,8 +49,7 @@ class RunningSoftmax:
     def add(self, scores: Tensor, values: Tensor | None = None) -> None:
         """Add scores [.., n] (-inf where masked) and values [.., n, width] of the next n keys."""
         peak = torch.maximum(self._peak, scores.amax(-1, keepdim=True))
-        # no visible key so far: exp(-inf - 0) = 0
-        floor = torch.where(peak == -torch.inf, 0.0, peak)  # nothing visible so far: exp(-inf - 0) = 0
+        floor = torch.where(peak == -torch.inf, 0.0, peak)  # no visible key so far: exp(-inf - 0) = 0
         weights = torch.exp(scores - floor)
         shrink = torch.exp(self._peak - floor)
         self._total = self._total * shrink + weights.sum(-1, keepdim=True)

@@ -81,7 +81,7 @@ class StageCode:
 
     @property
     def static(self) -> bool:
-        """Return whether every firing sees the same tensors, and scalars that do not depend on the tile."""
+        """Return True if every firing sees the same tensors, and scalars that do not depend on the tile."""
         fixed = all(port.offset.static and port.buffer is None for port in self.ports)
         return fixed and len(self.points) == 1 and not self.tiled
 

@@ -69,8 +69,7 @@ class PointProgram:
             bound[slot] = views[name]
         operations, scalar_slots, result = self._operations, self._scalars, self._result
         copied = bound[result]
-        # the program only copies an input or a constant
-        if copied is not None and not tangled:  # the program is a copy of an input or a constant
+        if copied is not None and not tangled:  # the program only copies an input or a constant
             return lambda _: copied
 
         def evaluate(scalars: Scalars) -> Tensor:
@@ -80,8 +79,7 @@ class PointProgram:
             for slot, function, args in operations:
                 values[slot] = function(*[values[arg] for arg in args])
             value = values[result]
-            # every slot is an input, a constant or the result of an operation
-            assert value is not None  # every slot is an input, a constant or the target of an operation
+            assert value is not None  # every slot is an input, a constant or the result of an operation
             return value.clone() if tangled else value
 
         return evaluate
@@ -101,8 +99,7 @@ class PointProgram:
                 self._scalars.append((slot, arg))
                 self._slots[arg] = slot
             return self._slots[arg]
-        # literals only occur where their type is known
-        assert literal_type is not None  # a literal stands where its type is known
+        assert literal_type is not None  # literals only occur where their type is known
         return self._new(literal_type, torch.tensor(arg, dtype=self._interface.numerics.dtype(literal_type)))
 
     # -- instructions
@@ -163,7 +160,7 @@ class PointProgram:
         return self._emit(instr.type, _loader(self._interface, param.name, unsafe), (self._loaded[param.name], *slots))
 
     def _safe(self, slot: int, size: int) -> bool:
-        """Return whether an index is known to be in 0 .. size - 1 before anything runs."""
+        """Return True if an index is known to be in 0 .. size - 1 before anything runs."""
         if slot in self._index_dims:
             return self._dims[self._index_dims[slot]] <= size
         literal = self._initial[slot]
@@ -171,7 +168,7 @@ class PointProgram:
 
 
 def _tangled(source: Tensor, target: Tensor) -> bool:
-    """Return whether an element of `target` may share its bytes with a different element of `source`."""
+    """Return True if an element of `target` may share its bytes with a different element of `source`."""
     same = source.data_ptr() == target.data_ptr() and source.stride() == target.stride()
     return not same and overlap(source, target)
 

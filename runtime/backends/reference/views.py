@@ -24,7 +24,7 @@ class ReferenceViewErrors(MalformedKind):
 
 
 def injective(pairs: Iterable[tuple[int, int]]) -> bool:
-    """Return whether any two points of (stride, size) axes have different addresses. Interleaved axes, which no dense
+    """Return True if any two points of (stride, size) axes have different addresses. Interleaved axes, which no dense
     region has, count as not injective."""
     reach = 0
     for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
@@ -40,7 +40,7 @@ def span(shape: Iterable[int], strides: Iterable[int]) -> int:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether the bytes from the first to the last element of two views overlap."""
+    """Return True if the bytes from the first to the last element of two views overlap."""
     if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
     begins = [x.data_ptr() for x in (a, b)]

@@ -1,8 +1,8 @@
 """Continuous batching: requests share the slots of one program (docs/serving.md)."""
 
-from sscc.runtime.serving.engine.elsewhere import Elsewhere, Outcome, PrefillError, Received
 from sscc.runtime.serving.engine.engine import Engine
 from sscc.runtime.serving.engine.metrics import Figures, Histogram, Metrics, SlotState
+from sscc.runtime.serving.engine.remote_prefill import Outcome, PrefillError, Received, RemotePrefill
 from sscc.runtime.serving.engine.request import (
     FINISH_REASONS,
     Completion,
@@ -14,13 +14,12 @@ from sscc.runtime.serving.engine.request import (
     ThoughtBound,
     shown_text,
 )
-from sscc.runtime.serving.engine.ticket import Ticket, cancel_all
+from sscc.runtime.serving.engine.request_handle import RequestHandle, cancel_all
 from sscc.runtime.support.serving_options import EngineOptions
 
 __all__ = [
     "FINISH_REASONS",
     "Completion",
-    "Elsewhere",
     "Engine",
     "EngineClosed",
     "EngineOptions",
@@ -33,10 +32,11 @@ __all__ = [
     "PrefillError",
     "QueueFull",
     "Received",
+    "RemotePrefill",
     "Request",
+    "RequestHandle",
     "SlotState",
     "ThoughtBound",
-    "Ticket",
     "cancel_all",
     "shown_text",
 ]

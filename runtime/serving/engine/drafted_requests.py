@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Generator
 
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.shortening import ScoredPrompt, Shortener
 
@@ -24,22 +24,22 @@ class Drafts:
     """
 
     def __init__(self, shortener: Shortener) -> None:
-        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self.waiting: OrderedDict[int, RequestState] = OrderedDict()
         self._shortener = shortener
         self._steps = shortener.draft.steps_of_a_chunk
         self._work: Generator[None, None, ScoredPrompt] | None = None
         self._known: OrderedDict[tuple[bytes, str | None], ScoredPrompt] = OrderedDict()
 
-    def add(self, job: Job) -> None:
+    def add(self, state: RequestState) -> None:
         """Add a request."""
-        self.waiting[job.id] = job
+        self.waiting[state.id] = state
 
-    def drop(self, job: Job) -> None:
+    def drop(self, state: RequestState) -> None:
         """Remove a request that has ended; does nothing if it is not in the queue."""
-        if self.waiting and job is self.first and self._work is not None:
+        if self.waiting and state is self.first and self._work is not None:
             self._work.close()
             self._work = None
-        self.waiting.pop(job.id, None)
+        self.waiting.pop(state.id, None)
 
     def step(self) -> Left | None:
         """Do the work of one chunk in all layers of the draft for the first request. Return its shortened prompt when
@@ -47,13 +47,13 @@ class Drafts:
 
         Raises UsageError if the draft cannot read the prompt; the caller must then drop the request.
         """
-        job, request = self.first, self.first.request
+        state, request = self.first, self.first.request
         assert request.keep is not None
-        key = (job.prompt.key, request.text)
+        key = (state.prompt.key, request.text)
         scored = self._known.get(key)
         if scored is None:
             if self._work is None:
-                prompt = job.prompt.tokens
+                prompt = state.prompt.tokens
                 self._work = self._shortener.scoring(prompt, request.text, special=request.special, steps=self._steps)
             try:
                 next(self._work)
@@ -63,10 +63,10 @@ class Drafts:
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         self._work = None
-        del self.waiting[job.id]
+        del self.waiting[state.id]
         return scored.left(request.keep)
 
     @property
-    def first(self) -> Job:
+    def first(self) -> RequestState:
         """The request whose prompt is being shortened."""
         return next(iter(self.waiting.values()))

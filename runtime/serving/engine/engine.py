@@ -21,12 +21,12 @@ from sscc.runtime.serving.engine.constraints import (
     ThoughtProgress,
     token_bits,
 )
-from sscc.runtime.serving.engine.elsewhere import Elsewhere
 from sscc.runtime.serving.engine.executor import Close, Executor
 from sscc.runtime.serving.engine.metrics import Metrics, SlotState
 from sscc.runtime.serving.engine.prompt_files import FileCount, load_prompts, save_prompts
+from sscc.runtime.serving.engine.remote_prefill import RemotePrefill
 from sscc.runtime.serving.engine.request import Completion, Piece, Request
-from sscc.runtime.serving.engine.ticket import Ticket, cancel_all
+from sscc.runtime.serving.engine.request_handle import RequestHandle, cancel_all
 from sscc.runtime.session.prompt_scores import check_scores
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
@@ -57,7 +57,7 @@ class Engine:
         session: session to decode with; the engine takes it over and discards the contents of its slots.
         tokenizer: tokenizer of the generated text; None for tokens only.
         options: options of the engine; None for the defaults.
-        elsewhere: other processes that prefill prompts; None to prefill here. It is closed with the engine.
+        remote_prefill: other processes that prefill prompts; None to prefill here. It is closed with the engine.
         shortener: shortens the prompts of requests with `Request.keep`; the engine takes over its draft.
     """
 
@@ -66,15 +66,15 @@ class Engine:
         session: Session,
         tokenizer: Tokenizer | None = None,
         options: EngineOptions | None = None,
-        elsewhere: Elsewhere | None = None,
+        remote_prefill: RemotePrefill | None = None,
         shortener: Shortener | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._session = session
-        self._elsewhere, self._shortener = elsewhere, shortener
+        self._remote_prefill, self._shortener = remote_prefill, shortener
         vocabulary, ends = session.signature.vocab_size, session.signature.eos_token_ids
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, vocabulary, ends)
-        self._executor = Executor(session, options or EngineOptions(), elsewhere, shortener)
+        self._executor = Executor(session, options or EngineOptions(), remote_prefill, shortener)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread refers to the executor and not to this object, so that dropping the engine ends the thread. The
         # finalizer also runs when the process exits, because no daemon thread may be in native code by then.
@@ -103,7 +103,7 @@ class Engine:
         """The exception that ended the engine, which then accepts no more requests; None if none did."""
         return self._executor.failure
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> RequestHandle:
         """Queue a request.
 
         Raises:
@@ -130,13 +130,13 @@ class Engine:
             self._check_scores(request)
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
         constraint = self._constraint(request, ends)
-        job = self._executor.submit(request, prompt, np.array(ends, np.int64), constraint)
-        return Ticket(self, self._executor, job)
+        state = self._executor.submit(request, prompt, np.array(ends, np.int64), constraint)
+        return RequestHandle(self, self._executor, state)
 
     def _check_scores(self, request: Request) -> None:
         """Check that the tokens of a prompt can be scored. Raises UsageError if not."""
         check_scores(self._session)
-        if self._elsewhere is not None:
+        if self._remote_prefill is not None:
             raise SubmissionErrors.SCORES_ELSEWHERE()
         if request.keep is not None:
             raise SubmissionErrors.SCORES_OF_A_PART(keep=request.keep)
@@ -159,37 +159,37 @@ class Engine:
         constraint.thought = thought
         return constraint
 
-    def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
+    def submit_all(self, requests: Sequence[Request]) -> list[RequestHandle]:
         """Submit all requests or none of them. Raises as `submit` does."""
-        tickets: list[Ticket] = []
+        handles: list[RequestHandle] = []
         try:
             for request in requests:
-                tickets.append(self.submit(request))
+                handles.append(self.submit(request))
         except BaseException:
-            cancel_all(tickets)
+            cancel_all(handles)
             raise
-        return tickets
+        return handles
 
     def generate(self, request: Request) -> Completion:
         """Submit a request and wait for its end. An exception while waiting (Ctrl-C) cancels the request."""
-        ticket = self.submit(request)
+        handle = self.submit(request)
         try:
-            return ticket.result()
+            return handle.result()
         except BaseException:
-            ticket.cancel()
+            handle.cancel()
             raise
 
     def stream(self, request: Request) -> Iterator[Piece]:
-        """Submit a request and return an iterator over its pieces (`Ticket.pieces`)."""
+        """Submit a request and return an iterator over its pieces (`RequestHandle.pieces`)."""
         return self.submit(request).pieces()
 
     async def agenerate(self, request: Request) -> Completion:
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        ticket = self.submit(request)
+        handle = self.submit(request)
         try:
-            return await ticket.aresult()
+            return await handle.aresult()
         except BaseException:
-            ticket.cancel()
+            handle.cancel()
             raise
 
     def astream(self, request: Request) -> AsyncIterator[Piece]:
@@ -248,8 +248,8 @@ class Engine:
         finally:
             self._executor.abort()
             self._thread.join()
-            if self._elsewhere is not None:
-                self._elsewhere.close()
+            if self._remote_prefill is not None:
+                self._remote_prefill.close()
 
     def __enter__(self) -> Engine:
         return self

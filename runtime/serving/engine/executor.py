@@ -30,12 +30,12 @@ from sscc.ir.errors import ErrorKind, InputError, InternalError, RankError, Sscc
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.constraints import Constraint, ConstraintTable
 from sscc.runtime.serving.engine.drafted_requests import Drafts
-from sscc.runtime.serving.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
-from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.metrics import Counters, Figures, Metrics, SlotState
 from sscc.runtime.serving.engine.prompt_files import FileCount, load_prompts, save_prompts
 from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
+from sscc.runtime.serving.engine.remote_prefill import Arrivals, Fetch, Outcome, Received, RemotePrefill
 from sscc.runtime.serving.engine.request import EngineClosed, Finish, QueueFull, Request
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.serving.engine.slot_table import SlotTable
 from sscc.runtime.serving.engine.wakeups import Wakeups
 from sscc.runtime.session.excerpt import Excerpt
@@ -102,12 +102,12 @@ class Task:
             self.outcome.set_exception(error)
 
 
-Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Task | Close
+Message = RequestState | tuple[RequestState, Finish] | tuple[Fetch, Outcome] | Task | Close
 """Messages from other threads to the engine's thread."""
 
 
 @dataclass
-class _PrefillJob:
+class _Prefill:
     """A prefill in progress.
 
     Attributes:
@@ -115,7 +115,7 @@ class _PrefillJob:
         scorer: scores the tokens of the prompt after their prefill, if requested.
     """
 
-    job: Job
+    state: RequestState
     slot: int
     left: int
     scorer: PromptScorer | None = None
@@ -126,7 +126,7 @@ class Executor:
 
     Args:
         session: session to decode with; the executor takes it over and discards the contents of its slots.
-        elsewhere: other processes that prefill prompts; None to prefill here.
+        remote_prefill: other processes that prefill prompts; None to prefill here.
         shortener: shortens the prompts of requests with `Request.keep`.
 
     Attributes:
@@ -137,7 +137,7 @@ class Executor:
         self,
         session: Session,
         options: EngineOptions,
-        elsewhere: Elsewhere | None = None,
+        remote_prefill: RemotePrefill | None = None,
         shortener: Shortener | None = None,
     ) -> None:
         signature = session.signature
@@ -151,17 +151,17 @@ class Executor:
         self._lock = threading.Lock()
         self._wakeups = Wakeups(self._lock)
         self._inbox: SimpleQueue[Message] = SimpleQueue()
-        self._queue: OrderedDict[int, Job] = OrderedDict()
+        self._queue: OrderedDict[int, RequestState] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
         self._drafts = None if shortener is None else Drafts(shortener)
         self._drafted_last = False
-        self._prefilling: _PrefillJob | None = None
+        self._prefilling: _Prefill | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.host_threads)
         self._constraints = ConstraintTable(signature.batch, signature.vocab_size)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         limit = default_limit() if options.prompt_cache_bytes is None else options.prompt_cache_bytes
-        self._prompts = PromptStore(session, limit, elsewhere=elsewhere is not None)
-        self._arrivals = None if elsewhere is None else self._expecting(elsewhere)
+        self._prompts = PromptStore(session, limit, remote_prefill=remote_prefill is not None)
+        self._arrivals = None if remote_prefill is None else self._expecting(remote_prefill)
         self._counters = Counters()
         self._ids = 0
         self._open = 0  # number of requests that have not ended
@@ -171,10 +171,10 @@ class Executor:
         for slot in range(signature.batch):
             session.release(slot)
 
-    def _expecting(self, elsewhere: Elsewhere) -> Arrivals:
+    def _expecting(self, remote_prefill: RemotePrefill) -> Arrivals:
         ahead = self._options.prefill_ahead or self.session.signature.batch
         inbox = self._inbox  # not self: a remote prefill that hangs would keep the executor alive
-        return Arrivals(elsewhere, ahead, lambda fetch, outcome: inbox.put((fetch, outcome)))
+        return Arrivals(remote_prefill, ahead, lambda fetch, outcome: inbox.put((fetch, outcome)))
 
     # -------------------------------------------------------------------------------------- called by other threads
 
@@ -183,7 +183,9 @@ class Executor:
         """The exception that ended the thread, or that the session's next call will raise; None if there is none."""
         return self._failure or self.session.failure
 
-    def submit(self, request: Request, prompt: Excerpt, ends: Array, constraint: Constraint | None = None) -> Job:
+    def submit(
+        self, request: Request, prompt: Excerpt, ends: Array, constraint: Constraint | None = None
+    ) -> RequestState:
         """Queue a request that has been checked. Raises QueueFull, EngineClosed."""
         with self._lock:
             if self.failure is not None:
@@ -194,17 +196,17 @@ class Executor:
             if queue is not None and self._open >= self.session.signature.batch + queue:
                 self._counters.rejected += 1
                 raise EngineErrors.QUEUE_FULL(queue=queue, slots=self.session.signature.batch)
-            job = Job(self._ids, request, prompt, ends, perf_counter(), constraint)
+            state = RequestState(self._ids, request, prompt, ends, perf_counter(), constraint)
             self._ids += 1
             self._open += 1
             self._counters.submitted += 1
-            self._inbox.put(job)
-            return job
+            self._inbox.put(state)
+            return state
 
-    def end(self, job: Job, finish: Finish) -> None:
+    def end(self, state: RequestState, finish: Finish) -> None:
         """Ask the thread to end a request; does nothing if it has ended. Takes no lock, because finalizers call it."""
-        if job.finish is None:
-            self._inbox.put((job, finish))
+        if state.finish is None:
+            self._inbox.put((state, finish))
 
     def do(self, work: Callable[[Session, PromptStore], Any]) -> Any:
         """Run work that needs the session between two rounds, and return its result. Raises its exceptions, and
@@ -228,7 +230,7 @@ class Executor:
         """Ask the thread to end. Takes no lock, because finalizers call it."""
         self._inbox.put(how)
 
-    def wait(self, job: Job, start: int, *, whole: bool, timeout: float | None = None) -> News | None:
+    def wait(self, state: RequestState, start: int, *, whole: bool, timeout: float | None = None) -> News | None:
         """Wait for tokens from index `start` on, or for the end of the request; with `whole` only for the end.
 
         Returns None if `timeout` seconds pass without either.
@@ -236,49 +238,49 @@ class Executor:
         until = None if timeout is None else perf_counter() + timeout
         with self._lock:
             while True:
-                news = self._news(job, start, whole)
+                news = self._news(state, start, whole)
                 left = None if until is None else until - perf_counter()
                 if news is not None or (left is not None and left <= 0):
                     return news
-                self._wakeups.wait(change=whole or not job.prefilled, timeout=left)
+                self._wakeups.wait(change=whole or not state.prefilled, timeout=left)
 
-    async def wait_async(self, job: Job, start: int, *, whole: bool) -> News:
+    async def wait_async(self, state: RequestState, start: int, *, whole: bool) -> News:
         """`wait` for asyncio, without a timeout."""
         while True:
             with self._lock:
-                news = self._news(job, start, whole)
+                news = self._news(state, start, whole)
                 if news is not None:
                     return news
-                future = self._wakeups.future(change=whole or not job.prefilled)
+                future = self._wakeups.future(change=whole or not state.prefilled)
             await future
 
-    async def wait_prefilled(self, job: Job) -> SlotMessage | None:
+    async def wait_prefilled(self, state: RequestState) -> SlotMessage | None:
         """Return the result of the prefill of a request with `Request.keep_slot`, or None if the request ended before.
         Raises the exception that ended the request."""
         while True:
             with self._lock:
-                if job.error is not None:
-                    raise job.error.with_traceback(job.trace)
-                if job.message is not None or job.finish is not None:
-                    return job.message
+                if state.error is not None:
+                    raise state.error.with_traceback(state.trace)
+                if state.message is not None or state.finish is not None:
+                    return state.message
                 future = self._wakeups.future(change=True)
             await future
 
-    def _news(self, job: Job, start: int, whole: bool) -> News | None:
-        if job.finish is not None:
-            tokens = job.tokens[start:]
-        elif whole or job.slot is None or self._table.counts[job.slot] <= start:
+    def _news(self, state: RequestState, start: int, whole: bool) -> News | None:
+        if state.finish is not None:
+            tokens = state.tokens[start:]
+        elif whole or state.slot is None or self._table.counts[state.slot] <= start:
             return None
         else:
-            tokens = self._table.tokens(job.slot, start)
-        return News(tokens.tolist(), job.logprobs[start:], job.finish, job.error)
+            tokens = self._table.tokens(state.slot, start)
+        return News(tokens.tolist(), state.logprobs[start:], state.finish, state.error)
 
     def metrics(self) -> Metrics:
         with self._lock:
             lengths = self._table.lengths().tolist()
             kept = sum(map(self._geometry.kept_rows, lengths))
             running, prefilling = self._table.running, int(self._prefilling is not None)
-            taken = sum(job is not None and job.message is not None for job in self._table.jobs)
+            taken = sum(state is not None and state.message is not None for state in self._table.states)
             return self._counters.read(
                 queued=self._open - running - prefilling - taken,
                 running=running,
@@ -288,38 +290,38 @@ class Executor:
                 evicted_rows=sum(lengths) - kept,
             )
 
-    def figures(self, job: Job) -> Figures:
+    def figures(self, state: RequestState) -> Figures:
         with self._lock:
-            new = len(job.tokens) if job.slot is None else int(self._table.counts[job.slot])
-            ended = perf_counter() if job.ended is None else job.ended
+            new = len(state.tokens) if state.slot is None else int(self._table.counts[state.slot])
+            ended = perf_counter() if state.ended is None else state.ended
             return Figures(
-                job.prompt_tokens, job.cached, new, job.submitted, job.first_token, ended, job.finish
+                state.prompt_tokens, state.cached, new, state.submitted, state.first_token, ended, state.finish
             )
 
     def slots(self) -> list[SlotState]:
         """Return the state of every slot."""
         with self._lock:
-            return [self._slot_state(slot, job) for slot, job in enumerate(self._table.jobs)]
+            return [self._slot_state(slot, state) for slot, state in enumerate(self._table.states)]
 
-    def _slot_state(self, slot: int, job: Job | None) -> SlotState:
-        if job is None:
+    def _slot_state(self, slot: int, state: RequestState | None) -> SlotState:
+        if state is None:
             return SlotState(slot)
-        prompt, new, seconds = len(job.prompt), int(self._table.counts[slot]), perf_counter() - job.submitted
+        prompt, new, seconds = len(state.prompt), int(self._table.counts[slot]), perf_counter() - state.submitted
         if not self._table.active[slot]:
-            return SlotState(slot, job.id, "prefill", prompt, read_tokens=self._read_tokens(job), seconds=seconds)
+            return SlotState(slot, state.id, "prefill", prompt, read_tokens=self._read_tokens(state), seconds=seconds)
         length = prompt + max(new - 1, 0)  # the newest token is not in the cache
         kept = self._geometry.kept_rows(length)
-        return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, prompt, seconds)
+        return SlotState(slot, state.id, "decode", prompt, new, kept, length - kept, prompt, seconds)
 
-    def _read_tokens(self, job: Job) -> int:
+    def _read_tokens(self, state: RequestState) -> int:
         """Return the progress of a prefill in tokens of the prompt. All tokens advance together, layer by layer, so it
         is the share of the chunk steps that are done, counted in tokens."""
-        prefill, prompt = self._prefilling, len(job.prompt)
-        if prefill is None or prefill.job is not job or prefill.scorer is not None:
+        prefill, prompt = self._prefilling, len(state.prompt)
+        if prefill is None or prefill.state is not state or prefill.scorer is not None:
             return prompt
         signature = self.session.signature
-        total = signature.prefill_steps(prompt, job.cached // signature.prefill_chunk)
-        return job.cached + (prompt - job.cached) * (total - prefill.left) // total
+        total = signature.prefill_steps(prompt, state.cached // signature.prefill_chunk)
+        return state.cached + (prompt - state.cached) * (total - prefill.left) // total
 
     # ---------------------------------------------------------------------------------------------------- the thread
 
@@ -355,7 +357,7 @@ class Executor:
         try:
             return self._serve()
         except Exception as error:
-            blamed = [job for job in self._table.jobs if job is not None] or self._jobs()
+            blamed = [state for state in self._table.states if state is not None] or self._open_requests()
             if not blamed:
                 raise
             self._survive(error, blamed, ran=True)
@@ -365,15 +367,15 @@ class Executor:
         """Run a round. Return False when the engine is closed and no work is left."""
         drafting = self._drafts is not None and self._drafts.waiting
         idle = not (self._admissible() or self._prefilling or drafting or self._table.active.any())
-        if idle and self._closing and self._inbox.empty() and not self._jobs():
+        if idle and self._closing and self._inbox.empty() and not self._open_requests():
             return False
         message = self._await_message() if idle else None
         start, interpreter_ns = perf_counter_ns(), self.session.interpreter_ns
         if message is not None:
-            self._hear(message)
-        self._listen()
+            self._receive(message)
+        self._receive_all()
         worked = self._read_some()
-        self._listen()
+        self._receive_all()
         worked = self._decode_step() or worked
         if worked:
             end = perf_counter_ns()
@@ -397,15 +399,15 @@ class Executor:
         except Empty:
             return None
 
-    def _listen(self) -> None:
+    def _receive_all(self) -> None:
         """Handle all messages, and end requests whose timeout has passed."""
         while not self._inbox.empty():
-            self._hear(self._inbox.get())
+            self._receive(self._inbox.get())
         self._expire()
         if self._arrivals is not None:
-            self._arrivals.begin(self._prompts.find, lambda job, error: self._survive(error, [job]))
+            self._arrivals.begin(self._prompts.find, lambda state, error: self._survive(error, [state]))
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         """Call `_handle`; an exception ends the requests that the message concerns."""
         try:
             self._handle(message)
@@ -413,7 +415,7 @@ class Executor:
             self._survive(error, _concerned(message))
 
     def _handle(self, message: Message) -> None:
-        if isinstance(message, Job):
+        if isinstance(message, RequestState):
             self._earliest = min(self._earliest, message.deadline)
             if self._drafts is not None and message.request.keep is not None:
                 self._drafts.add(message)
@@ -430,17 +432,17 @@ class Executor:
             if isinstance(message, Close):
                 self._closing = True
                 if message is Close.CANCEL:
-                    for job in self._jobs():
-                        self._end(job, "cancelled")
+                    for state in self._open_requests():
+                        self._end(state, "cancelled")
             else:
                 self._end(*message)
             self._wakeups.wake(change=True)
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, state: RequestState) -> None:
         """Add a request to those that wait for a slot."""
-        self._queue[job.id] = job
+        self._queue[state.id] = state
         if self._arrivals is not None:
-            self._arrivals.add(job)
+            self._arrivals.add(state)
 
     def _settle(self, fetch: Fetch, outcome: Outcome) -> None:
         """Record the outcome of a remote prefill. A failure ends the requests that wait for it, if there still are
@@ -449,11 +451,11 @@ class Executor:
         if isinstance(outcome, SsccError):
             now = perf_counter()
             with self._lock:
-                for job in list(fetch.waiting.values()):
-                    if job.deadline <= now:
-                        self._end(job, "timeout")
+                for state in list(fetch.waiting.values()):
+                    if state.deadline <= now:
+                        self._end(state, "timeout")
                     else:
-                        self._end(job, "error", outcome)
+                        self._end(state, "error", outcome)
                 self._wakeups.wake(change=True)
 
     def _expire(self) -> None:
@@ -461,16 +463,16 @@ class Executor:
         if now < self._earliest:
             return
         with self._lock:
-            for job in self._jobs():
-                if job.deadline <= now:
-                    self._end(job, "timeout")
-            self._earliest = min((job.deadline for job in self._jobs()), default=float("inf"))
+            for state in self._open_requests():
+                if state.deadline <= now:
+                    self._end(state, "timeout")
+            self._earliest = min((state.deadline for state in self._open_requests()), default=float("inf"))
             self._wakeups.wake(change=True)
 
-    def _jobs(self) -> list[Job]:
+    def _open_requests(self) -> list[RequestState]:
         """Return every request that the thread has received and that has not ended."""
         drafting = () if self._drafts is None else self._drafts.waiting.values()
-        return [*drafting, *self._queue.values(), *(job for job in self._table.jobs if job is not None)]
+        return [*drafting, *self._queue.values(), *(state for state in self._table.states if state is not None)]
 
     def _fail(self, error: BaseException) -> None:
         """End every request. The session may be in any state and is not used, so that nothing can keep the waiters from
@@ -482,8 +484,9 @@ class Executor:
         with self._lock:
             self._failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
-            for job in [*self._jobs(), *(message for message in waiting if isinstance(message, Job))]:
-                self._end(job, "error", error)
+            queued = [message for message in waiting if isinstance(message, RequestState)]
+            for state in [*self._open_requests(), *queued]:
+                self._end(state, "error", error)
             for task in (message for message in waiting if isinstance(message, Task)):
                 task.outcome.set_exception(EngineErrors.FAILED(cause=_cause(error)))
             self._wakeups.wake(change=True)
@@ -506,21 +509,21 @@ class Executor:
 
     def _draft(self, drafts: Drafts) -> None:
         """Do a piece of the draft's work on the first prompt."""
-        start, job = perf_counter_ns(), drafts.first
+        start, state = perf_counter_ns(), drafts.first
         left = None
         try:
             left = drafts.step()
             if left is not None:
-                job.prompt = self.session.check_request(left, job.request.max_new_tokens)
-                self._enqueue(job)
+                state.prompt = self.session.check_request(left, state.request.max_new_tokens)
+                self._enqueue(state)
         except Exception as error:
-            self._survive(error, [job])
+            self._survive(error, [state])
             left = None
         with self._lock:
             self._counters.draft_ns += perf_counter_ns() - start
             if left is not None:
                 self._counters.shortened_prompts += 1
-                self._counters.left_out_prompt_tokens += job.prompt_tokens - len(job.prompt)
+                self._counters.left_out_prompt_tokens += state.prompt_tokens - len(state.prompt)
 
     def _prefill_some(self) -> bool:
         """Run at most the chunk steps allowed between two decode steps, for as many prompts as they suffice for.
@@ -546,42 +549,42 @@ class Executor:
                 budget = min(budget, self._prefill_budget)
         return worked
 
-    def _admit(self) -> _PrefillJob | None:
+    def _admit(self) -> _Prefill | None:
         """Assign a free slot to the request that has waited longest, and begin its prefill. Return None without either.
 
         If the prompt is cached, it is copied into the slot, and no steps are left.
         """
         while self._admissible():
-            job, fetch = self._next()
+            state, fetch = self._next()
             with self._lock:
-                del self._queue[job.id]
-                slot = self._table.take(job)
-                job.admitted = perf_counter()
-                self._counters.waited.add(np.array([job.admitted - job.submitted]))
+                del self._queue[state.id]
+                slot = self._table.take(state)
+                state.admitted = perf_counter()
+                self._counters.waited.add(np.array([state.admitted - state.submitted]))
             try:
-                return self._begin(job, slot, fetch)
+                return self._begin(state, slot, fetch)
             except Exception as error:
-                self._survive(error, [job])
+                self._survive(error, [state])
         return None
 
-    def _begin(self, job: Job, slot: int, fetch: Fetch | None) -> _PrefillJob:
+    def _begin(self, state: RequestState, slot: int, fetch: Fetch | None) -> _Prefill:
         """Begin the prefill of a request that has its slot, or finish it if the prompt is cached."""
-        self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
-        self._constraints.start(slot, job.constraint)
-        if self._start_with_kept(job, slot, fetch):
-            return _PrefillJob(job, slot, 0)
+        self._sampler.start(slot, state.request.sampling, state.prompt.tokens, state.request.logprobs)
+        self._constraints.start(slot, state.constraint)
+        if self._start_with_kept(state, slot, fetch):
+            return _Prefill(state, slot, 0)
         self._tidy(self.session.abandon_prefill)  # there is one prefill at a time; drop any rest of an earlier one
-        prefix, fill = self._prompts.begin(job.prompt)
-        if job.request.prompt_logprobs is not None:
+        prefix, fill = self._prompts.begin(state.prompt)
+        if state.request.prompt_logprobs is not None:
             prefix = []  # the chunks of a cached prefix are not prefilled and would have no logits
-        job.cached = len(prefix) * self.session.signature.prefill_chunk
-        self.session.start_prefill(slot, job.prompt, prefix, fill)
-        prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
+        state.cached = len(prefix) * self.session.signature.prefill_chunk
+        self.session.start_prefill(slot, state.prompt, prefix, fill)
+        prefill = _Prefill(state, slot, self.session.signature.prefill_steps(len(state.prompt), len(prefix)))
         with self._lock:
             self._prefilling = prefill
         return prefill
 
-    def _next(self) -> tuple[Job, Fetch | None]:
+    def _next(self) -> tuple[RequestState, Fetch | None]:
         """Return the request that gets the next slot, and its remote prefill if there is one."""
         if self._arrivals is None:
             return next(iter(self._queue.values())), None
@@ -590,18 +593,18 @@ class Executor:
         self._arrivals.drop(ready[0])
         return ready
 
-    def _start_with_kept(self, job: Job, slot: int, fetch: Fetch | None) -> bool:
+    def _start_with_kept(self, state: RequestState, slot: int, fetch: Fetch | None) -> bool:
         """Fill a slot from a remote prefill or from the cache. Return False if the prompt must be prefilled."""
-        if job.request.prompt_logprobs is not None:
+        if state.request.prompt_logprobs is not None:
             return False
         first = fetch is not None and fetch.snapshot is None
-        kept = self._prompts.find(job.prompt) if fetch is None else self._received(fetch)
+        kept = self._prompts.find(state.prompt) if fetch is None else self._received(fetch)
         if kept is None:
             return False
-        job.cached = fetch.cached if fetch is not None and first else len(job.prompt)
-        if not job.request.keep_slot:
+        state.cached = fetch.cached if fetch is not None and first else len(state.prompt)
+        if not state.request.keep_slot:
             self.session.restore(slot, kept)
-        self._prefilled(job, slot, kept)
+        self._prefilled(state, slot, kept)
         return True
 
     def _received(self, fetch: Fetch) -> Snapshot | None:
@@ -621,12 +624,12 @@ class Executor:
             full = self.session.signature.full_kv_bytes(length, self.session.ranks)
             self._counters.slot_message_full_kv_bytes += full
 
-    def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
+    def _step_prefill(self, prefill: _Prefill, steps: int) -> None:
         before = self.session.interpreter_ns
         try:
             finished = self._advance(prefill, steps)
         except Exception as error:
-            self._survive(error, [prefill.job], ran=True)
+            self._survive(error, [prefill.state], ran=True)
             return
         with self._lock:
             self._counters.prefill_steps += steps
@@ -637,13 +640,13 @@ class Executor:
             return
         try:
             kept = self._prompts.finish(prefill.slot)
-            self._prefilled(prefill.job, prefill.slot, kept)
+            self._prefilled(prefill.state, prefill.slot, kept)
         except Exception as error:
-            self._survive(error, [prefill.job])
+            self._survive(error, [prefill.state])
 
-    def _advance(self, prefill: _PrefillJob, steps: int) -> bool:
+    def _advance(self, prefill: _Prefill, steps: int) -> bool:
         """Do steps of a prefill, then of scoring the prompt if requested. Return True when all are done."""
-        job, top = prefill.job, prefill.job.request.prompt_logprobs
+        state, top = prefill.state, prefill.state.request.prompt_logprobs
         if prefill.scorer is None:
             finished = self.session.step_prefill(steps)
             prefill.left -= steps
@@ -651,43 +654,43 @@ class Executor:
                 return False
             if top is None:
                 return True
-            prefill.scorer = PromptScorer(self.session, job.prompt.tokens, top)
+            prefill.scorer = PromptScorer(self.session, state.prompt.tokens, top)
             prefill.left = prefill.scorer.steps
         else:
             for _ in range(steps):
                 prefill.scorer.step()
             prefill.left -= steps
-        job.prompt_logprobs = prefill.scorer.scores
+        state.prompt_logprobs = prefill.scorer.scores
         return not prefill.left
 
-    def _prefilled(self, job: Job, slot: int, kept: Snapshot | None) -> None:
+    def _prefilled(self, state: RequestState, slot: int, kept: Snapshot | None) -> None:
         """Continue with a request whose prompt is in its slot. `kept` is a copy of the slot, if there is one."""
-        if not job.request.keep_slot:
-            self._first_token(job, slot, self.session.prompt(slot).logits)
+        if not state.request.keep_slot:
+            self._first_token(state, slot, self.session.prompt(slot).logits)
             return
         message = self.session.message(kept or self.session.snapshot(slot))
-        self._count_message(len(job.prompt), self.session.slot_format.nbytes(len(job.prompt)))
+        self._count_message(len(state.prompt), self.session.slot_format.nbytes(len(state.prompt)))
         with self._lock:
-            self._count_prompt(job)
-            job.message = message
+            self._count_prompt(state)
+            state.message = message
             self._wakeups.wake(change=True)
 
-    def _first_token(self, job: Job, slot: int, logits: Array) -> None:
+    def _first_token(self, state: RequestState, slot: int, logits: Array) -> None:
         """Activate a slot after prefill, and pick its first token from the prompt's logits [V] f32."""
         self._first_logits[slot] = logits
         only = np.zeros(len(self._table.active), np.bool_)
         only[slot] = True
         with self._lock:
-            self._table.activate(slot, job)
-            self._count_prompt(job)
+            self._table.activate(slot, state)
+            self._count_prompt(state)
         self._pick(self._first_logits, only, first=True)
 
-    def _count_prompt(self, job: Job) -> None:
+    def _count_prompt(self, state: RequestState) -> None:
         """Count a prefilled prompt. Called with the lock held."""
-        job.prefilled = True
-        self._counters.prompt_tokens += len(job.prompt)
-        self._counters.cached_prompt_tokens += job.cached
-        self._counters.cached_prompts += job.cached > 0
+        state.prefilled = True
+        self._counters.prompt_tokens += len(state.prompt)
+        self._counters.cached_prompt_tokens += state.cached
+        self._counters.cached_prompts += state.cached > 0
 
     # -------------------------------------------------------------------------------------------------------- decode
 
@@ -711,9 +714,9 @@ class Executor:
             self._survive(error, self._decoding())
         return True
 
-    def _decoding(self) -> list[Job]:
+    def _decoding(self) -> list[RequestState]:
         """Return the requests whose slots decode."""
-        return [self._table.job(slot) for slot in np.flatnonzero(self._table.active).tolist()]
+        return [self._table.state(slot) for slot in np.flatnonzero(self._table.active).tolist()]
 
     def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
         """Pick a token for each active slot and publish it, and end the requests that are complete."""
@@ -732,7 +735,7 @@ class Executor:
                 return
             tokens, active = self._sampler.pick(logits, good, allowed), good
         table, counters, now = self._table, self._counters, perf_counter()
-        untold: list[tuple[Job, Exception]] = []
+        failures: list[tuple[RequestState, Exception]] = []
         with self._lock:
             gaps, over = table.append(tokens, active, now)
             counters.new_tokens += len(gaps)
@@ -740,17 +743,17 @@ class Executor:
                 self._note_first_token(int(active.argmax()), now)
             else:
                 counters.inter_token.add(gaps)
-                for slot in table.telling:
+                for slot in table.with_logprobs:
                     try:
-                        self._tell(slot)
+                        self._record_logprobs(slot)
                     except Exception as error:
-                        untold.append((table.job(slot), error))
+                        failures.append((table.state(slot), error))
             for slot, finish in over:
-                self._end(table.job(slot), finish)
+                self._end(table.state(slot), finish)
             self._wakeups.wake(change=first or bool(over))
         self._constraints.advance(tokens, active & table.active)
-        for job, cause in untold:
-            self._survive(cause, [job])
+        for state, cause in failures:
+            self._survive(cause, [state])
         if (tracer := self.session.tracer) is not None:
             tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
 
@@ -762,34 +765,34 @@ class Executor:
             ended[list(over)] = True
             with self._lock:
                 for slot, failure in over.items():
-                    job = self._table.job(slot)
+                    state = self._table.state(slot)
                     if failure is not None:
-                        _log.warning("request %s ends early because its grammar failed: %s", job.id, logged(failure))
-                    self._end(job, "stop" if failure is None else "grammar")
+                        _log.warning("request %s ends early because its grammar failed: %s", state.id, logged(failure))
+                    self._end(state, "stop" if failure is None else "grammar")
                 self._wakeups.wake(change=True)
         return ended
 
     def _note_first_token(self, slot: int, now: float) -> None:
-        job = self._table.job(slot)
-        job.first_token = now
-        self._counters.first_token.add(np.array([now - job.submitted]))
-        self._tell(slot)
+        state = self._table.state(slot)
+        state.first_token = now
+        self._counters.first_token.add(np.array([now - state.submitted]))
+        self._record_logprobs(slot)
 
-    def _tell(self, slot: int) -> None:
+    def _record_logprobs(self, slot: int) -> None:
         """Record the logprobs of a slot's newest token, if requested."""
-        told = self._sampler.logprobs(slot)
-        if told is not None:
-            self._table.job(slot).logprobs.append(told)
+        logprobs = self._sampler.logprobs(slot)
+        if logprobs is not None:
+            self._table.state(slot).logprobs.append(logprobs)
 
     # ---------------------------------------------------------------------------------------- the end of a request
 
     def _end_slots(self, which: Array, error: BaseException) -> None:
         with self._lock:
             for slot in np.flatnonzero(which).tolist():
-                self._end(self._table.job(slot), "error", error)
+                self._end(self._table.state(slot), "error", error)
             self._wakeups.wake(change=True)
 
-    def _survive(self, error: Exception, jobs: Sequence[Job], *, ran: bool = False) -> None:
+    def _survive(self, error: Exception, states: Sequence[RequestState], *, ran: bool = False) -> None:
         """End the requests that an exception concerns, and log it. Re-raises it if the session cannot compute any more.
 
         Args:
@@ -799,11 +802,11 @@ class Executor:
         if not self._computes(error, ask=ran):
             raise error
         if not isinstance(error, UsageError):
-            numbers = ", ".join(str(job.id) for job in jobs) or "none"
+            numbers = ", ".join(str(state.id) for state in states) or "none"
             log_exception(_log, f"an exception in the engine ends its requests (numbers: {numbers})", error)
         with self._lock:
-            for job in jobs:
-                self._end(job, "error", error)
+            for state in states:
+                self._end(state, "error", error)
             self._wakeups.wake(change=True)
 
     def _computes(self, error: Exception, *, ask: bool) -> bool:
@@ -818,39 +821,39 @@ class Executor:
                 return False
         return True
 
-    def _end(self, job: Job, finish: Finish, error: BaseException | None = None) -> None:
+    def _end(self, state: RequestState, finish: Finish, error: BaseException | None = None) -> None:
         """End a request in any state and free its slot; does nothing if it has ended. Called with the lock held.
 
         Failures of the clean-up are only logged, because a slot's next prompt replaces all of its contents.
         """
-        if job.finish is not None:
+        if state.finish is not None:
             return
-        if self._queue.pop(job.id, None) is not None and self._arrivals is not None:
-            self._tidy(self._arrivals.drop, job)
+        if self._queue.pop(state.id, None) is not None and self._arrivals is not None:
+            self._tidy(self._arrivals.drop, state)
         if self._drafts is not None:
-            self._tidy(self._drafts.drop, job)
-        job.message = None
-        if job.slot is not None:
-            if self._prefilling is not None and self._prefilling.job is job:
+            self._tidy(self._drafts.drop, state)
+        state.message = None
+        if state.slot is not None:
+            if self._prefilling is not None and self._prefilling.state is state:
                 self._prefilling = None
                 if self.failure is None:
                     self._tidy(self.session.abandon_prefill)
-            job.tokens = self._table.tokens(job.slot)
-            self._table.clear(job.slot)
+            state.tokens = self._table.tokens(state.slot)
+            self._table.clear(state.slot)
             if self.failure is None:
-                self._tidy(self._sampler.stop, job.slot)
-                self._tidy(self._constraints.stop, job.slot)
-                self._tidy(self.session.release, job.slot)
-            job.slot = None
+                self._tidy(self._sampler.stop, state.slot)
+                self._tidy(self._constraints.stop, state.slot)
+                self._tidy(self.session.release, state.slot)
+            state.slot = None
         self._open -= 1
         self._counters.finished[finish] += 1
-        job.error, job.trace = _told(error), None if error is None else error.__traceback__
-        job.ended = perf_counter()
+        state.error, state.trace = _reported(error), None if error is None else error.__traceback__
+        state.ended = perf_counter()
         if (tracer := self.session.tracer) is not None:
-            facts = {"finish": finish, "prompt": job.prompt_tokens, "cached": job.cached, "new": len(job.tokens)}
-            span = RequestSpan(job.id, job.submitted, job.admitted, job.first_token, job.ended, facts)
+            facts = {"finish": finish, "prompt": state.prompt_tokens, "cached": state.cached, "new": len(state.tokens)}
+            span = RequestSpan(state.id, state.submitted, state.admitted, state.first_token, state.ended, facts)
             self._tidy(tracer.request, span)
-        job.finish = finish
+        state.finish = finish
 
     def _tidy(self, action: Callable[..., object], *arguments: object) -> None:
         """Do one part of the clean-up after a request, so that its failure does not keep the other parts from being
@@ -861,9 +864,9 @@ class Executor:
             log_exception(_log, "an exception in the engine during the clean-up after a request", error)
 
 
-def _concerned(message: Message) -> list[Job]:
+def _concerned(message: Message) -> list[RequestState]:
     """Return the requests that a message concerns."""
-    if isinstance(message, Job):
+    if isinstance(message, RequestState):
         return [message]
     if isinstance(message, Close | Task):
         return []
@@ -871,13 +874,13 @@ def _concerned(message: Message) -> list[Job]:
     return list(subject.waiting.values()) if isinstance(subject, Fetch) else [subject]
 
 
-def _told(error: BaseException | None) -> BaseException | None:
+def _reported(error: BaseException | None) -> BaseException | None:
     """Return the error for callers: an unexpected exception becomes the cause of an InternalError."""
     if error is None or isinstance(error, SsccError):
         return error
-    told = EngineErrors.REQUEST_FAILED(cause=_cause(error))
-    told.__cause__ = error
-    return told
+    reported = EngineErrors.REQUEST_FAILED(cause=_cause(error))
+    reported.__cause__ = error
+    return reported
 
 
 def _cause(error: BaseException) -> str | SsccError:

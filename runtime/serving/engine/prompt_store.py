@@ -69,20 +69,20 @@ class PromptStore:
     Args:
         session: session that prefills, one prompt at a time.
         limit: maximum bytes of all entries and of the chunks being filled; 0 disables the cache.
-        elsewhere: True if other processes prefill, so that whole prompts arrive but no rows of chunks.
+        remote_prefill: True if other processes prefill, so that whole prompts arrive but no rows of chunks.
 
     Attributes:
         nbytes: bytes of all entries and of the chunks being filled.
     """
 
-    def __init__(self, session: Session, limit: int, *, elsewhere: bool = False) -> None:
+    def __init__(self, session: Session, limit: int, *, remote_prefill: bool = False) -> None:
         self._session, self.limit = session, limit
         self._chunk_bytes, self._carried_bytes = session.rows.chunk_bytes, session.rows.carried_bytes
         self._every = SMALL_SHARE * self._carried_bytes <= self._chunk_bytes
         largest = session.rows.bytes_of_chunk(True)
-        self._by_chunk = not elsewhere and 0 < largest <= limit
+        self._by_chunk = not remote_prefill and 0 < largest <= limit
         # A slot that keeps all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
-        whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
+        whole = remote_prefill or not any(state.keeps_prompts for _, state in session.signature.states)
         self._whole = whole and limit > 0
         self._entries: OrderedDict[bytes, KeptChunk | Snapshot] = OrderedDict()
         self._prompt: list[bytes] = []  # keys of the chunks of the prompt that is being prefilled

@@ -74,7 +74,7 @@ class Request:
         text: text of the prompt, for a draft with another tokenizer; None to decode it from the tokens.
         special: True if the tokenizer added special tokens around the text.
         keep_slot: generate no tokens. After prefill the request keeps its slot, for another process to continue from
-            (`Ticket.aslot`), until `Ticket.taken` or the end of the request.
+            (`RequestHandle.aslot`), until `RequestHandle.taken` or the end of the request.
         grammar: grammar that the text must match; None for any text. It needs the engine's tokenizer. With a grammar, a
             stop string ends the text only where the text before it is a complete match.
         min_tokens: number of tokens before which no end token is picked, unless the grammar allows nothing else.

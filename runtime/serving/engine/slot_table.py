@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.request import Finish
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.support import _native
 
 _FINISH: dict[int, Finish] = {1: "eos", 2: "length"}  # numbered as in `_native.TokenTable`
@@ -20,21 +20,21 @@ class SlotTable:
         capacity: maximum number of generated tokens of a sequence.
 
     Attributes:
-        jobs: request of each slot; None for a free slot.
+        states: request of each slot; None for a free slot.
         active: [B] bool, slots that decode.
         next_tokens: [B] i64, next input token of each active slot: its newest token.
         counts: [B] i64, number of generated tokens.
         prompt_lens: [B] i64, prompt length of each active slot, in tokens.
-        telling: active slots whose requests have logprobs.
+        with_logprobs: active slots whose requests have logprobs.
     """
 
     def __init__(self, slots: int, capacity: int) -> None:
-        self.jobs: list[Job | None] = [None] * slots
+        self.states: list[RequestState | None] = [None] * slots
         self.active = np.zeros(slots, np.bool_)
         self.next_tokens = np.zeros(slots, np.int64)
         self.counts = np.zeros(slots, np.int64)
         self.prompt_lens = np.zeros(slots, np.int64)
-        self.telling: set[int] = set()
+        self.with_logprobs: set[int] = set()
         self._history = np.zeros((slots, capacity), np.int32)  # pages that no token has reached use no memory
         self._native = _native.TokenTable(self._history, self.counts, self.next_tokens)
         self._finish = np.zeros(slots, np.int8)
@@ -50,25 +50,25 @@ class SlotTable:
         """Number of slots that decode."""
         return int(np.count_nonzero(self.active))
 
-    def take(self, job: Job) -> int:
+    def take(self, state: RequestState) -> int:
         """Assign a free slot to a request, and return it."""
         slot = self._free.pop()
-        self.jobs[slot], job.slot = job, slot
+        self.states[slot], state.slot = state, slot
         return slot
 
-    def job(self, slot: int) -> Job:
+    def state(self, slot: int) -> RequestState:
         """Return the request of an occupied slot."""
-        job = self.jobs[slot]
-        assert job is not None
-        return job
+        state = self.states[slot]
+        assert state is not None
+        return state
 
-    def activate(self, slot: int, job: Job) -> None:
+    def activate(self, slot: int, state: RequestState) -> None:
         """Start decoding in a slot, after the prefill of its prompt."""
         self.active[slot] = True
-        self.prompt_lens[slot] = len(job.prompt)
-        self._native.start(slot, job.request.max_new_tokens, job.ends.tolist())
-        if job.request.logprobs is not None:
-            self.telling.add(slot)
+        self.prompt_lens[slot] = len(state.prompt)
+        self._native.start(slot, state.request.max_new_tokens, state.ends.tolist())
+        if state.request.logprobs is not None:
+            self.with_logprobs.add(slot)
 
     def append(self, tokens: Array, receivers: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
         """Append a token to some of the active slots.
@@ -93,10 +93,10 @@ class SlotTable:
 
     def clear(self, slot: int) -> None:
         """Free a slot."""
-        self.jobs[slot] = None
+        self.states[slot] = None
         self.active[slot] = False
         self.counts[slot] = 0
-        self.telling.discard(slot)
+        self.with_logprobs.discard(slot)
         self._free.append(slot)
 
     def lengths(self) -> Array:

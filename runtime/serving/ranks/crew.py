@@ -253,11 +253,11 @@ class Crew:
                 last = now
                 self._ask()
             for descriptor, _ in poll.poll(PING_SECONDS * 500):
-                if not self._hear(links[descriptor]):
+                if not self._receive(links[descriptor]):
                     poll.unregister(descriptor)
             self._judge()
 
-    def _hear(self, link: Link) -> bool:
+    def _receive(self, link: Link) -> bool:
         """Receive a message. Return False if no more will come on the link."""
         try:
             message = link.receive()

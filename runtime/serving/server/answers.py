@@ -178,16 +178,16 @@ class CompletionFormat(ChoicesFormat):
         self._echoed = dict(enumerate(echoed))  # by answer, until the answer has begun
 
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
-        counts = self._told(counts_of(completions, per_prompt))
+        counts = self._counted(counts_of(completions, per_prompt))
         return super().whole(completions, per_prompt) | {"usage": usage_of(counts)}
 
     def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
-        return super().events(index, piece, self._told(counts))
+        return super().events(index, piece, self._counted(counts))
 
     def closing(self, counts: Counts) -> list[bytes]:
-        return super().closing(self._told(counts))
+        return super().closing(self._counted(counts))
 
-    def _told(self, counts: Counts) -> Counts:
+    def _counted(self, counts: Counts) -> Counts:
         return counts if self._answers else replace(counts, new=0)
 
     def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]:
@@ -262,9 +262,9 @@ class ChatFormat(ChoicesFormat):
         """Return the parts that are complete after more text of an answer."""
         reader = self._readers[index]
         parts = reader.push(text) if text else []
-        return [part for part in parts + (reader.finish() if last else []) if self._is_told(part)]
+        return [part for part in parts + (reader.finish() if last else []) if self._is_sent(part)]
 
-    def _is_told(self, part: Part) -> bool:
+    def _is_sent(self, part: Part) -> bool:
         return self._with_thoughts or not isinstance(part, Thought)
 
     def _choice(self, index: int, done: Completion) -> Json:

@@ -15,16 +15,22 @@ from fastapi.routing import APIRoute
 import sscc
 from sscc.ir.errors import RankError
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.serving.engine import Completion, Engine, Ticket, cancel_all
+from sscc.runtime.serving.engine import Completion, Engine, RequestHandle, cancel_all
 from sscc.runtime.serving.server import anthropic
 from sscc.runtime.serving.server import prefill_endpoint as slots
 from sscc.runtime.serving.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.serving.server.anthropic import MessagesBody, MessagesFormat
 from sscc.runtime.serving.server.api_errors import ApiKind, Http, ServerErrors, install_handlers
+from sscc.runtime.serving.server.engine_requests import (
+    Model,
+    ServedPrompt,
+    chat_prompts,
+    completion_prompts,
+    requests_for,
+)
 from sscc.runtime.serving.server.freed_memory import keep_few_words
 from sscc.runtime.serving.server.gate import Gate
 from sscc.runtime.serving.server.hosts import Hosts
-from sscc.runtime.serving.server.jobs import Model, ServedPrompt, chat_prompts, completion_prompts, requests_for
 from sscc.runtime.serving.server.model_pool import ModelSwitch, Shelf
 from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.serving.server.pages import add_pages
@@ -80,7 +86,7 @@ def create_app(
         api_key: API key of /v1/, or several keys, any of which is accepted; None for no key.
         role: role of the server; "prefill" serves only /v1/slots and information.
         prefill_servers: remote prefill of the engine, for /v1/status.
-        stream_interval: minimum time in seconds between two chunks of a streamed answer (`Ticket.apieces`).
+        stream_interval: minimum time in seconds between two chunks of a streamed answer (`RequestHandle.apieces`).
         hosts: allowed host names and origins; None for those of loopback.
         root_path: path prefix, "/NAME", under which a proxy serves the application; requests may omit it.
         shelf: further models, for requests that name them.
@@ -330,34 +336,36 @@ class _Endpoints:
             self._check_name(body.model)
         submit = partial(self._submit, body, make_prompts)
         submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
-        tickets, prompts = await unless_gone(request.receive, submitted)
+        handles, prompts = await unless_gone(request.receive, submitted)
         record = record_of(request)
-        record.tickets, record.per_prompt = tickets, body.n
+        record.handles, record.per_prompt = handles, body.n
         form = make_format(body, prompts)
         if body.stream:
             return EventStream(
-                tickets,
+                handles,
                 form,
                 sum(map(len, prompts)),
                 body.n,
                 self._limits.timeout,
                 self._stream_interval,
             )
-        return await self._whole(body, request, tickets, form)
+        return await self._whole(body, request, handles, form)
 
     def _submit(
         self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]]
-    ) -> tuple[list[Ticket], list[ServedPrompt]]:
-        """Submit the requests of a body. Return their tickets, and the prompts."""
+    ) -> tuple[list[RequestHandle], list[ServedPrompt]]:
+        """Submit the requests of a body. Return their handles, and the prompts."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)
         return self._engine.submit_all(requests), prompts
 
-    async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
+    async def _whole(
+        self, body: GenerationBody, request: Request, handles: Sequence[RequestHandle], form: Format
+    ) -> Response:
         try:
-            done = await unless_gone(request.receive, _results(tickets))
+            done = await unless_gone(request.receive, _results(handles))
         finally:
-            cancel_all(tickets)
+            cancel_all(handles)
         for one in done:
             if (error := failure(one.finish, len(one.tokens), self._limits.timeout)) is not None:
                 raise error
@@ -367,5 +375,5 @@ class _Endpoints:
         return await self.workers.run(size, lambda: JSONResponse(form.whole(done, body.n)))
 
 
-async def _results(tickets: Sequence[Ticket]) -> list[Completion]:
-    return await asyncio.gather(*(ticket.aresult() for ticket in tickets))
+async def _results(handles: Sequence[RequestHandle]) -> list[Completion]:
+    return await asyncio.gather(*(handle.aresult() for handle in handles))

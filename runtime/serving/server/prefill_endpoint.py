@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.serving.engine import Engine, Request
 from sscc.runtime.serving.server.api_errors import BUSY, ApiError, ApiKind, Http, ServerErrors, timed_out
-from sscc.runtime.serving.server.jobs import Model, checked_excerpt
+from sscc.runtime.serving.server.engine_requests import Model, checked_excerpt
 from sscc.runtime.serving.server.openai import ApiValueErrors
 from sscc.runtime.serving.server.request_fields import Parameters, refused
 from sscc.runtime.serving.server.request_log import record_of
@@ -111,18 +111,18 @@ async def prefilled(
     prompt = checked_excerpt(body.prompt, body.positions, model, limits)
     waits = [each for each in (body.timeout, limits.timeout) if each is not None]
     timeout = min(waits, default=None)
-    ticket = engine.submit(Request(prompt, 1, timeout=timeout, keep_slot=True))
-    record_of(request).tickets = [ticket]
+    handle = engine.submit(Request(prompt, 1, timeout=timeout, keep_slot=True))
+    record_of(request).handles = [handle]
     try:
-        message = await unless_gone(receive, ticket.aslot())
+        message = await unless_gone(receive, handle.aslot())
         if message is None:
             raise ServerErrors.CLOSING() if timeout is None else timed_out(timeout, 0)
     except BaseException:
-        ticket.cancel()
+        handle.cancel()
         raise
     # The message is a copy, so the slot can be given to another request.
-    ticket.taken()
-    return SlotResponse(engine.slot_format, message, ticket.cached_tokens, copies)
+    handle.taken()
+    return SlotResponse(engine.slot_format, message, handle.cached_tokens, copies)
 
 
 def _check_identity(theirs: ProgramIdentity, ours: ProgramIdentity) -> None:

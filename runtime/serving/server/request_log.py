@@ -11,7 +11,7 @@ from time import perf_counter
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sscc.runtime.serving.engine import Engine, Figures, Metrics, Ticket
+from sscc.runtime.serving.engine import Engine, Figures, Metrics, RequestHandle
 from sscc.runtime.support.logs import logged
 
 REPORT_SECONDS = 10.0
@@ -26,12 +26,12 @@ class Record:
     """Data for the log line of a request.
 
     Attributes:
-        tickets: handles of its answers, `per_prompt` for each prompt.
+        handles: handles of its answers, `per_prompt` for each prompt.
         status: HTTP status of the answer; None before the answer begins.
         complete: True if the answer was sent completely.
     """
 
-    tickets: Sequence[Ticket] = ()
+    handles: Sequence[RequestHandle] = ()
     per_prompt: int = 1
     status: int | None = None
     complete: bool = False
@@ -126,8 +126,8 @@ class RequestLog:
 def line_of(scope: Scope, record: Record) -> str:
     """Return the log line of a request. Method and path come from the client and are escaped."""
     facts = [f"{logged(scope['method'])} {logged(scope['path'])} {record.status or 'without an answer'}"]
-    if record.tickets:
-        facts += words_of([ticket.figures for ticket in record.tickets], record.per_prompt)
+    if record.handles:
+        facts += words_of([handle.figures for handle in record.handles], record.per_prompt)
     if record.status is not None and not record.complete:
         facts.append("client disconnected")
     return ", ".join(facts)

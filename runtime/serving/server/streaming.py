@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sscc.runtime.serving.engine import Piece, Ticket, cancel_all
+from sscc.runtime.serving.engine import Piece, RequestHandle, cancel_all
 from sscc.runtime.serving.server.answers import Counts, Format, failure
 from sscc.runtime.serving.server.api_errors import as_api_error
 
@@ -44,19 +44,19 @@ class EventStream(Response):
     An error is sent as an event, because the status has already been sent.
 
     Args:
-        tickets: handles of the answers in order, `per_prompt` for each prompt.
+        handles: handles of the answers in order, `per_prompt` for each prompt.
         form: converts pieces to events.
         prompt_tokens: total number of prompt tokens, for the usage.
         per_prompt: number of answers to each prompt.
         timeout: timeout of a request in seconds, for the error message.
-        interval: minimum time in seconds between two chunks of an answer (`Ticket.apieces`).
+        interval: minimum time in seconds between two chunks of an answer (`RequestHandle.apieces`).
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        tickets: Sequence[Ticket],
+        handles: Sequence[RequestHandle],
         form: Format,
         prompt_tokens: int,
         per_prompt: int,
@@ -65,7 +65,7 @@ class EventStream(Response):
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._tickets = tickets
+        self._handles = handles
         self._form = form
         self._prompt_tokens = prompt_tokens
         self._per_prompt = per_prompt
@@ -77,7 +77,7 @@ class EventStream(Response):
             with suppress(ClientGone):
                 await unless_gone(receive, self._send_all(send))
         finally:
-            cancel_all(self._tickets)
+            cancel_all(self._handles)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -87,19 +87,19 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncIterator[bytes]:
         try:
-            new_tokens = [0] * len(self._tickets)
-            async for index, piece in merged(self._tickets, self._interval):
+            new_tokens = [0] * len(self._handles)
+            async for index, piece in merged(self._handles, self._interval):
                 if piece is None:
                     yield _KEEP_ALIVE
                     continue
                 new_tokens[index] += len(piece.tokens)
                 if (error := failure(piece.finish, new_tokens[index], self._timeout)) is not None:
                     raise error
-                ticket = self._tickets[index]
-                counts = Counts(ticket.prompt_tokens, new_tokens[index], ticket.cached_tokens)
+                handle = self._handles[index]
+                counts = Counts(handle.prompt_tokens, new_tokens[index], handle.cached_tokens)
                 for event in self._form.events(index, piece, counts):
                     yield event
-            cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
+            cached = sum(handle.cached_tokens for handle in self._handles[:: self._per_prompt])
             for event in self._form.closing(Counts(self._prompt_tokens, sum(new_tokens), cached)):
                 yield event
         except Exception as error:
@@ -107,7 +107,7 @@ class EventStream(Response):
                 yield event
 
 
-async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:
+async def merged(handles: Sequence[RequestHandle], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:
     """Yield the pieces of all answers as they come, each with the index of its answer, and (0, None) after a long
     pause.
 
@@ -115,18 +115,18 @@ async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncItera
     """
     queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
 
-    async def follow(index: int, ticket: Ticket) -> None:
+    async def follow(index: int, handle: RequestHandle) -> None:
         try:
-            async for piece in ticket.apieces(interval):
+            async for piece in handle.apieces(interval):
                 queue.put_nowait((index, piece))
             queue.put_nowait((index, None))
         except Exception as error:
             queue.put_nowait((index, error))
 
-    tasks = [asyncio.ensure_future(follow(index, ticket)) for index, ticket in enumerate(tickets)]
+    tasks = [asyncio.ensure_future(follow(index, handle)) for index, handle in enumerate(handles)]
     try:
-        open_tickets = len(tickets)
-        while open_tickets:
+        open_handles = len(handles)
+        while open_handles:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):  # wait_for may swallow a cancellation in Python 3.11
                     index, piece = await queue.get()
@@ -136,7 +136,7 @@ async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncItera
             if isinstance(piece, BaseException):
                 raise piece
             if piece is None:
-                open_tickets -= 1
+                open_handles -= 1
             else:
                 yield index, piece
     finally:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sscc.runtime.serving.server.api_errors import ApiKind
 from sscc.runtime.serving.server.conversation import Message, Tools
-from sscc.runtime.serving.server.jobs import Model, ServedPrompt, chat_prompts, completion_prompts
+from sscc.runtime.serving.server.engine_requests import Model, ServedPrompt, chat_prompts, completion_prompts
 from sscc.runtime.serving.server.openai import ChatBody, CompletionBody, given
 from sscc.runtime.serving.server.request_bodies import validated
 from sscc.runtime.serving.server.request_fields import Parameters, Text

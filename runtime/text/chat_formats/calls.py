@@ -63,7 +63,7 @@ class CallFormat:
 
 
 def _call(name: Any, arguments: Any) -> Call:
-    """Return a call. Raises TypeError, ValueError where it is none."""
+    """Return a call. Raises TypeError, ValueError if it is none."""
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     if not (isinstance(name, str) and name and isinstance(arguments, Mapping)):

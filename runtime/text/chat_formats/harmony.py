@@ -41,7 +41,7 @@ class HarmonyReader(AnswerReader):
     """
 
     def __init__(self, prompt_end: str = "", most: int | None = None, *, calls: bool = True) -> None:
-        self._most, self._tells_calls = most, calls
+        self._most, self._parses_calls = most, calls
         self._header, self._in_body, self._held = "", False, ""
         self._body = ""  # of a call
         self._prompt = prompt_end
@@ -90,7 +90,7 @@ class HarmonyReader(AnswerReader):
         return [Thought(text) if kind == "thought" else Text(text)]
 
     def _kind(self) -> str:
-        if self._tells_calls and _RECIPIENT.search(self._header):
+        if self._parses_calls and _RECIPIENT.search(self._header):
             return "call"
         return "thought" if "analysis" in self._header else "text"
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sscc.compiler.tools.commands import cli
-from sscc.runtime.serving.engine import Ticket
+from sscc.runtime.serving.engine import RequestHandle
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.generation import Generation
 from sscc.runtime.session.samplers import Sampler
@@ -104,7 +104,7 @@ def test_generated_text(
         assert cli.main(["run", str(artifact), "--prompt", "a"]) == 0
     else:
         pieces = [SimpleNamespace(text=letter) for letter in said]
-        monkeypatch.setattr(Ticket, "pieces", lambda self: iter(pieces))
+        monkeypatch.setattr(RequestHandle, "pieces", lambda self: iter(pieces))
         monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
         assert cli.main(["chat", str(artifact), "--max-new-tokens", "1"]) == 0
     out = stream.getvalue()

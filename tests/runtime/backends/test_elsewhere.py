@@ -85,8 +85,8 @@ def answers(path: Path, interpreter: str, folder: Path) -> list[tuple[list[int],
     with Engine(session(path, interpreter), options=options) as engine:
         for prompt in prompts:  # one after another, so that each finds the rows of those before
             done.append(engine.submit(Request(prompt, max_new_tokens=20)).result())
-        tickets = [engine.submit(Request(prompt, max_new_tokens=20, sampling=drawn)) for prompt in prompts]
-        done += [ticket.result() for ticket in tickets]
+        handles = [engine.submit(Request(prompt, max_new_tokens=20, sampling=drawn)) for prompt in prompts]
+        done += [handle.result() for handle in handles]
     return [(list(each.tokens), each.cached_tokens) for each in done]
 
 

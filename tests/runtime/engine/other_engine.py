@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sscc.runtime.serving.engine import Elsewhere, Engine, EngineOptions, Outcome, PrefillError, Received, Request
+from sscc.runtime.serving.engine import Engine, EngineOptions, Outcome, PrefillError, Received, RemotePrefill, Request
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.slot_message import SlotFormat
@@ -29,20 +29,20 @@ class OtherEngine:
 
     def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
         self.prompts.append(tuple(prompt.tokens.tolist()))
-        ticket = self.engine.submit(Request(prompt, 1, keep_slot=True))
+        handle = self.engine.submit(Request(prompt, 1, keep_slot=True))
 
         def work() -> None:
-            message = asyncio.run(ticket.aslot())
+            message = asyncio.run(handle.aslot())
             if message is None:
                 done(PrefillError("it was cancelled"))
                 return
             data = b"".join(self.engine.slot_format.pieces(message))
-            ticket.taken()
+            handle.taken()
             assert len(data) == self.reads.nbytes(len(prompt))
-            done(Received(self.reads.read(data, "it"), len(data), ticket.cached_tokens))
+            done(Received(self.reads.read(data, "it"), len(data), handle.cached_tokens))
 
         threading.Thread(target=work).start()
-        return ticket.cancel
+        return handle.cancel
 
     def close(self) -> None: ...
 
@@ -53,7 +53,7 @@ def split(
 ) -> Iterator[tuple[Engine, OtherEngine]]:
     """An engine for which another one prefills."""
     with Engine(prefills, options=there) as other:
-        elsewhere = OtherEngine(other, decodes.slot_format)
-        _: Elsewhere = elsewhere
-        with Engine(decodes, options=here, elsewhere=elsewhere) as engine:
-            yield engine, elsewhere
+        remote_prefill = OtherEngine(other, decodes.slot_format)
+        _: RemotePrefill = remote_prefill
+        with Engine(decodes, options=here, remote_prefill=remote_prefill) as engine:
+            yield engine, remote_prefill

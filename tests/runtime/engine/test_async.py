@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.serving.engine import Engine, Piece, ticket
+from sscc.runtime.serving.engine import Engine, Piece, request_handle
 from sscc.runtime.serving.engine.transcript import Transcript
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 
@@ -170,11 +170,11 @@ def test_abandoned_generators_cancel_their_requests() -> None:
 def test_waiting_for_a_result_with_a_limit_leaves_the_request() -> None:
     async def main() -> None:
         with gated() as (engine, interpreter):
-            ticket = engine.submit(request(1))
+            handle = engine.submit(request(1))
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(ticket.aresult(), 0.01)
+                await asyncio.wait_for(handle.aresult(), 0.01)
             interpreter.open()
-            assert (await ticket.aresult()).finish == "length"
+            assert (await handle.aresult()).finish == "length"
 
     asyncio.run(main())
 
@@ -219,7 +219,9 @@ def test_loops_of_several_threads_and_one_that_was_closed() -> None:
         assert answers == [(3, 4, 5, 6, 7, 8, 9, 10, 0, 1)] * 4
 
 
-@pytest.mark.parametrize(("new", "in_the_loop"), [(ticket.READ_AT_ONCE, True), (ticket.READ_AT_ONCE + 1, False)])
+@pytest.mark.parametrize(
+    ("new", "in_the_loop"), [(request_handle.READ_AT_ONCE, True), (request_handle.READ_AT_ONCE + 1, False)]
+)
 def test_many_tokens_at_once_are_read_beside_the_event_loop(
     new: int, in_the_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.serving.engine import Engine, EngineOptions, Request, Ticket
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request, RequestHandle
 from sscc.runtime.serving.engine.prompt_store import PromptStore
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.sampling import Sampling
@@ -98,9 +98,9 @@ class Director:
     interpreter: Interpreter
     plan: list[Planned] = field(default_factory=list)
     engine: Engine | None = None
-    tickets: list[Ticket] = field(default_factory=list)
+    handles: list[RequestHandle] = field(default_factory=list)
     calls: int = 0
-    cancels: dict[int, list[Ticket]] = field(default_factory=dict)
+    cancels: dict[int, list[RequestHandle]] = field(default_factory=dict)
 
     def run(
         self,
@@ -111,19 +111,19 @@ class Director:
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
         self.calls += 1
-        for ticket in self.cancels.pop(self.calls, []):
-            ticket.cancel()
-        while len(self.tickets) < len(self.plan) and self.plan[len(self.tickets)].at <= self.calls:
+        for handle in self.cancels.pop(self.calls, []):
+            handle.cancel()
+        while len(self.handles) < len(self.plan) and self.plan[len(self.handles)].at <= self.calls:
             self.submit_next()
         return self.interpreter.run(entry, inputs, scalars, copy=copy)
 
     def submit_next(self) -> None:
         assert self.engine is not None
-        planned = self.plan[len(self.tickets)]
-        ticket = self.engine.submit(planned.request)
+        planned = self.plan[len(self.handles)]
+        handle = self.engine.submit(planned.request)
         if planned.cancelled is not None:
-            self.cancels.setdefault(self.calls + 1 + planned.cancelled, []).append(ticket)
-        self.tickets.append(ticket)
+            self.cancels.setdefault(self.calls + 1 + planned.cancelled, []).append(handle)
+        self.handles.append(handle)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.interpreter, name)
@@ -175,9 +175,9 @@ def test_no_schedule_changes_a_token(program: ServedProgram, plan: list[Planned]
         director.engine = engine
         done = []
         while len(done) < len(plan):
-            if len(director.tickets) == len(done):
+            if len(director.handles) == len(done):
                 director.submit_next()  # the engine is idle: nothing comes from its calls
-            done.append(director.tickets[len(done)].result(LIMIT))
+            done.append(director.handles[len(done)].result(LIMIT))
         metrics = engine.metrics()
     for planned, completion in zip(plan, done, strict=True):
         expected = program.expected(planned.request)
@@ -236,7 +236,7 @@ def test_a_prompt_that_another_engine_prefills_changes_no_token(program: ServedP
         for interpreter in (program.ours, program.alone.interpreter)
     )
     with split(there, here, EngineOptions(prompt_cache_bytes=10**7)) as (engine, other):
-        done = [ticket.result(LIMIT) for ticket in engine.submit_all(requests)]
+        done = [handle.result(LIMIT) for handle in engine.submit_all(requests)]
         assert [each.tokens for each in done] == expected
         assert [[one.token for one in each.logprobs] for each in done] == [list(tokens) for tokens in expected]
         assert engine.generate(turn).tokens == expected_turn

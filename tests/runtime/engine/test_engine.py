@@ -26,7 +26,7 @@ from sscc.runtime.serving.engine import (
     Piece,
     QueueFull,
     Request,
-    Ticket,
+    RequestHandle,
     executor,
 )
 from sscc.runtime.serving.engine.engine import SubmissionErrors
@@ -42,8 +42,8 @@ from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 
 
-def ends(ticket: Ticket) -> Completion:
-    return ticket.result(LIMIT)
+def ends(handle: RequestHandle) -> Completion:
+    return handle.result(LIMIT)
 
 
 def until(what: Any) -> None:
@@ -89,13 +89,13 @@ def test_one_new_token_takes_no_decode_step() -> None:
 
 def test_pieces_are_the_completion() -> None:
     with serving() as engine:
-        ticket = engine.submit(request(1, new=9))
-        pieces = list(ticket.pieces())
+        handle = engine.submit(request(1, new=9))
+        pieces = list(handle.pieces())
         assert [token for piece in pieces for token in piece.tokens] == [*range(2, 11)]
         assert [piece.finish for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
         assert pieces[-1].finish == "length"
-        assert list(ticket.pieces()) == [Piece(tuple(range(2, 11)), "", (), "length")]  # read again, all at once
-        assert ticket.result().tokens == tuple(range(2, 11))
+        assert list(handle.pieces()) == [Piece(tuple(range(2, 11)), "", (), "length")]  # read again, all at once
+        assert handle.result().tokens == tuple(range(2, 11))
 
 
 def test_a_piece_comes_with_every_step_for_who_is_fast_enough() -> None:
@@ -114,9 +114,9 @@ def test_a_piece_comes_with_every_step_for_who_is_fast_enough() -> None:
 
 def test_requests_wait_in_order_and_slots_are_used_again() -> None:
     with serving(max_queue=100) as engine:
-        tickets = [engine.submit(request(i % 7, new=1 + i % 5)) for i in range(50)]
-        assert [ticket.id for ticket in tickets] == [*range(50)]
-        done = [ends(ticket) for ticket in tickets]
+        handles = [engine.submit(request(i % 7, new=1 + i % 5)) for i in range(50)]
+        assert [handle.id for handle in handles] == [*range(50)]
+        done = [ends(handle) for handle in handles]
         assert [each.tokens for each in done] == [
             tuple((i % 7 + 1 + n) % 11 for n in range(1 + i % 5)) for i in range(50)
         ]
@@ -129,22 +129,22 @@ def test_the_oldest_request_gets_the_slot_that_frees() -> None:
     with gated() as (engine, interpreter):
         first = engine.submit(request(1, new=2))
         interpreter.wait()
-        tickets = [first, *(engine.submit(request(i, new=3)) for i in (2, 3, 4))]
+        handles = [first, *(engine.submit(request(i, new=3)) for i in (2, 3, 4))]
         interpreter.open()
-        for ticket in tickets:
-            ends(ticket)
+        for handle in handles:
+            ends(handle)
         prompts = [inputs["tokens"][0][0] for entry, inputs, _ in interpreter.calls if entry == "prefill"]
         assert prompts == [1, 2, 3, 4]
 
 
 def test_a_finished_slot_is_free_before_the_next_step() -> None:
     with gated() as (engine, interpreter):
-        tickets = [engine.submit(request(1, new=3))]
+        handles = [engine.submit(request(1, new=3))]
         interpreter.wait()
-        tickets += [engine.submit(request(2, new=9)), engine.submit(request(3, new=9))]
+        handles += [engine.submit(request(2, new=9)), engine.submit(request(3, new=9))]
         interpreter.open()
-        for ticket in tickets:
-            ends(ticket)
+        for handle in handles:
+            ends(handle)
         assert interpreter.entries[:6] == ["prefill", "decode"] * 3
         fed = [inputs["token"] for entry, inputs, _ in interpreter.calls[:6] if entry == "decode"]
         assert fed == [[[2], [0]], [[3], [3]], [[4], [4]]]
@@ -153,24 +153,24 @@ def test_a_finished_slot_is_free_before_the_next_step() -> None:
 def test_a_queue_may_have_no_limit() -> None:
     count = serving_options.QUEUE + 10
     with gated(max_queue=None) as (engine, interpreter):
-        tickets = [engine.submit(request(1, new=1)) for _ in range(count)]
+        handles = [engine.submit(request(1, new=1)) for _ in range(count)]
         assert engine.metrics().rejected == 0
         interpreter.open()
-        assert [ends(ticket).finish for ticket in tickets] == ["length"] * count
+        assert [ends(handle).finish for handle in handles] == ["length"] * count
 
 
 def test_a_full_queue_refuses() -> None:
     with gated(max_queue=1) as (engine, interpreter):
-        tickets = [engine.submit(request(1, new=3)) for _ in range(3)]  # two for the slots, one that waits
+        handles = [engine.submit(request(1, new=3)) for _ in range(3)]  # two for the slots, one that waits
         with raises(EngineErrors.QUEUE_FULL, queue=1, slots=2):
             engine.submit(request(1))
         interpreter.wait()
-        tickets[2].cancel()
+        handles[2].cancel()
         interpreter.let(1)
-        tickets.append(engine.submit(request(1, new=3)))
+        handles.append(engine.submit(request(1, new=3)))
         assert engine.metrics().rejected == 1
         interpreter.open()
-        assert [ends(ticket).finish for ticket in tickets] == ["length", "length", "cancelled", "length"]
+        assert [ends(handle).finish for handle in handles] == ["length", "length", "cancelled", "length"]
 
 
 @pytest.mark.parametrize(
@@ -258,20 +258,20 @@ def test_a_long_prompt_stalls_nobody_beyond_its_share(steps: int | None, most: i
 
 def test_short_prompts_share_what_may_run_between_two_steps() -> None:
     with gated(prefill_steps=8, signature=LONG) as (engine, interpreter):
-        tickets = [engine.submit(request(1, new=40))]
+        handles = [engine.submit(request(1, new=40))]
         interpreter.wait()
-        tickets += [engine.submit(request(2, new=1)) for _ in range(3)]
+        handles += [engine.submit(request(2, new=1)) for _ in range(3)]
         interpreter.open()
-        for ticket in tickets:
-            ends(ticket)
+        for handle in handles:
+            ends(handle)
         assert steps_between_decodes(interpreter.calls) == [4, 8, 4]
 
 
 def test_nothing_to_decode_lets_prefill_run_on() -> None:
     with gated(prefill_steps=1) as (engine, interpreter):
-        ticket = engine.submit(request(*[2] * 17, new=1))
+        handle = engine.submit(request(*[2] * 17, new=1))
         interpreter.open()
-        ends(ticket)
+        ends(handle)
         assert [scalars["steps"] for _, _, scalars in interpreter.calls] == [4, 4, 2]
 
 
@@ -288,9 +288,9 @@ def test_cancelling_what_waits_prefills_and_decodes() -> None:
         interpreter.let(2)
         metrics = engine.metrics()
         assert (metrics.running, metrics.prefilling, metrics.queued) == (1, 1, 1)
-        for ticket in (queued, prefilling, decoding):
-            ticket.cancel()
-            ticket.cancel()
+        for handle in (queued, prefilling, decoding):
+            handle.cancel()
+            handle.cancel()
         interpreter.let(0)
         interpreter.open()
         assert ends(queued) == Completion((), "", (), "cancelled", 1, 0, 0, False, *times(ends(queued)))
@@ -311,17 +311,17 @@ def times(done: Completion) -> tuple[float, float, float]:
 
 def test_a_timeout_ends_what_waits_prefills_and_decodes() -> None:
     with gated(signature=LONG) as (engine, interpreter):
-        tickets = [engine.submit(request(1, new=1000, timeout=0.02))]
+        handles = [engine.submit(request(1, new=1000, timeout=0.02))]
         interpreter.wait()
         interpreter.let(3)
-        tickets.append(engine.submit(request(*[2] * 40, new=1000, timeout=0.02)))
-        tickets.append(engine.submit(request(3, timeout=0.02)))
+        handles.append(engine.submit(request(*[2] * 40, new=1000, timeout=0.02)))
+        handles.append(engine.submit(request(3, timeout=0.02)))
         stays = engine.submit(request(4, timeout=1e5))
         interpreter.let(1)
         time.sleep(0.03)
         interpreter.open()
-        assert [ends(ticket).finish for ticket in tickets] == ["timeout"] * 3
-        assert len(ends(tickets[0]).tokens) >= 3
+        assert [ends(handle).finish for handle in handles] == ["timeout"] * 3
+        assert len(ends(handles[0]).tokens) >= 3
         assert ends(stays).finish == "length"
 
 
@@ -341,7 +341,7 @@ def test_every_deadline_fires_and_none_before_its_time(order: tuple[int, ...], m
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
     with gated(signature=LONG) as (engine, interpreter):
-        tickets = {seconds: engine.submit(request(1, new=1000, timeout=seconds)) for seconds in order}
+        handles = {seconds: engine.submit(request(1, new=1000, timeout=seconds)) for seconds in order}
         interpreter.wait()
         interpreter.let(4)
         for fired, seconds in enumerate((10, 20, 30, 40)):
@@ -353,7 +353,7 @@ def test_every_deadline_fires_and_none_before_its_time(order: tuple[int, ...], m
                 interpreter.let(2)
             else:
                 interpreter.open()
-            assert (ends(tickets[seconds]).finish, engine.metrics().finished["timeout"]) == ("timeout", fired + 1)
+            assert (ends(handles[seconds]).finish, engine.metrics().finished["timeout"]) == ("timeout", fired + 1)
         clock.now += 1000
         assert engine.generate(request(3, new=2)).tokens == (4, 5)
         assert engine.generate(request(3, new=2, timeout=5)).finish == "length"
@@ -377,17 +377,17 @@ def test_a_deadline_of_one_that_ended_otherwise_changes_nothing(monkeypatch: pyt
 
 def test_waiting_has_a_timeout_of_its_own() -> None:
     with gated() as (engine, interpreter):
-        ticket = engine.submit(request(1))
+        handle = engine.submit(request(1))
         with pytest.raises(TimeoutError, match="request 0 has not ended in time"):
-            ticket.result(0.01)
+            handle.result(0.01)
         interpreter.open()
-        assert ends(ticket).finish == "length"
+        assert ends(handle).finish == "length"
 
 
 @pytest.mark.parametrize(("words", "drain"), [({"drain": True}, True), ({"drain": False}, False), ({}, True)])
 def test_close_finishes_or_cancels(words: dict[str, bool], drain: bool) -> None:
     with gated(signature=LONG) as (engine, interpreter):
-        tickets = [engine.submit(request(i, new=30)) for i in range(5)]
+        handles = [engine.submit(request(i, new=30)) for i in range(5)]
         interpreter.wait()
         closing = threading.Thread(target=engine.close, kwargs=words)
         closing.start()
@@ -395,7 +395,7 @@ def test_close_finishes_or_cancels(words: dict[str, bool], drain: bool) -> None:
         interpreter.open()
         closing.join(LIMIT)
         assert not closing.is_alive()
-        assert [ends(ticket).finish for ticket in tickets] == ["length" if drain else "cancelled"] * 5
+        assert [ends(handle).finish for handle in handles] == ["length" if drain else "cancelled"] * 5
         engine.close()
         with raises(EngineErrors.CLOSED):
             engine.submit(request(1))
@@ -422,12 +422,12 @@ def test_a_drain_that_takes_too_long_is_cut_off() -> None:
 def test_a_context_finishes_or_cancels() -> None:
     session = Session(LONG, FakeInterpreter(LONG))
     with Engine(session) as engine:
-        ticket = engine.submit(request(1, new=50))
-    assert ends(ticket).finish == "length"
+        handle = engine.submit(request(1, new=50))
+    assert ends(handle).finish == "length"
     with pytest.raises(ZeroDivisionError), Engine(session) as engine:  # noqa: PT012
-        ticket = engine.submit(request(1, new=4000))
+        handle = engine.submit(request(1, new=4000))
         raise ZeroDivisionError
-    assert ends(ticket).finish == "cancelled"
+    assert ends(handle).finish == "cancelled"
 
 
 # ------------------------------------------------------------------------------------------------------------ failures
@@ -435,16 +435,16 @@ def test_a_context_finishes_or_cancels() -> None:
 
 def test_a_failing_interpreter_ends_everything_and_is_named() -> None:
     with gated() as (engine, interpreter):
-        tickets = [engine.submit(request(i)) for i in range(4)]
+        handles = [engine.submit(request(i)) for i in range(4)]
         interpreter.wait()
-        pieces = tickets[0].pieces()
+        pieces = handles[0].pieces()
         interpreter.let(1)
         assert next(pieces).tokens == (1,)
         interpreter.error = InputError("a pointer left its region")
         interpreter.open()
-        for ticket in (*tickets, *tickets):
+        for handle in (*handles, *handles):
             with pytest.raises(InputError, match="a pointer left its region"):
-                ends(ticket)
+                ends(handle)
         with pytest.raises(InputError, match="a pointer left its region"):
             list(pieces)
         with raises(EngineErrors.FAILED):
@@ -470,28 +470,28 @@ def test_a_thread_that_dies_leaves_nobody_waiting(broken: str, new: int, monkeyp
     session = Session(LONG, Wrecked(LONG))
     engine = Engine(session)
     monkeypatch.setattr(session, broken, lambda *slot: 1 / 0)
-    tickets: list[Ticket] = []
+    handles: list[RequestHandle] = []
     with contextlib.suppress(EngineClosed):  # it may be quick to die
         for _ in range(4):
-            tickets.append(engine.submit(request(*[1] * 40, new=new)))
+            handles.append(engine.submit(request(*[1] * 40, new=new)))
     told: list[str] = []
 
-    def read(ticket: Ticket) -> None:
+    def read(handle: RequestHandle) -> None:
         with raises(EngineErrors.REQUEST_FAILED, cause="MemoryError: no memory for the step"):
-            list(ticket.pieces())
+            list(handle.pieces())
         told.append("pieces")
 
-    threads = [threading.Thread(target=read, args=(ticket,)) for ticket in tickets]
+    threads = [threading.Thread(target=read, args=(handle,)) for handle in handles]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-    assert len(told) == len(tickets)
+    assert len(told) == len(handles)
     with raises(EngineErrors.FAILED):
         engine.submit(request(1))
     metrics = engine.metrics()
     assert (metrics.running, metrics.prefilling, metrics.queued) == (0, 0, 0)
-    assert metrics.finished["error"] == len(tickets)
+    assert metrics.finished["error"] == len(handles)
     engine.close()
 
 
@@ -529,9 +529,9 @@ def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
     with Engine(Session(SIGNATURE, NanInterpreter())) as engine:
         good, bad, late = (engine.submit(request(t, new=8)) for t in (10, 9, 6))
         assert ends(good).tokens == (0, 1, 2, 3, 4, 5, 6, 7)
-        for ticket in (bad, late):  # at once, and after 7, 8, 9
+        for handle in (bad, late):  # at once, and after 7, 8, 9
             with raises(SamplerErrors.SLOT_LOGITS, value="nan"):
-                ends(ticket)
+                ends(handle)
         assert engine.failure is None
         assert engine.generate(request(1, new=1)).tokens == (2,)
 
@@ -539,7 +539,7 @@ def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
 # ----------------------------------------------------------------------------------------- those who do not come back
 
 
-def test_dropped_tickets_and_iterators_cancel_their_requests() -> None:
+def test_dropped_handles_and_iterators_cancel_their_requests() -> None:
     with serving(LONG, pause=0.001, max_queue=1000) as engine:
         for i in range(60):
             pieces = engine.stream(request(1, new=4000))
@@ -557,15 +557,15 @@ def test_dropped_tickets_and_iterators_cancel_their_requests() -> None:
         assert (metrics.running, metrics.queued, metrics.prefilling) == (0, 0, 0)
         assert metrics.finished["cancelled"] == 80
         both = [engine.submit(request(3, new=3)) for _ in range(2)]
-        assert [ends(ticket).tokens for ticket in both] == [(4, 5, 6)] * 2
+        assert [ends(handle).tokens for handle in both] == [(4, 5, 6)] * 2
 
 
-def test_a_closed_iterator_cancels_although_the_ticket_is_kept() -> None:
+def test_a_closed_iterator_cancels_although_the_handle_is_kept() -> None:
     with serving(LONG, pause=0.001) as engine:
-        ticket = engine.submit(request(1, new=4000))
-        for _ in ticket.pieces():
+        handle = engine.submit(request(1, new=4000))
+        for _ in handle.pieces():
             break
-        assert ends(ticket).finish == "cancelled"
+        assert ends(handle).finish == "cancelled"
 
 
 def test_a_dropped_engine_ends_its_thread() -> None:
@@ -591,16 +591,16 @@ def interrupt(main: int, when: Any) -> threading.Thread:
 @pytest.mark.parametrize("call", ["generate", "result", "pieces", "close"])
 def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
     with gated(signature=LONG) as (engine, interpreter):
-        ticket = engine.submit(request(1, new=1000))
+        handle = engine.submit(request(1, new=1000))
         interpreter.wait()
         sender = interrupt(threading.main_thread().ident or 0, waits_for_engine)
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             if call == "generate":
                 engine.generate(request(2, new=1000))
             elif call == "result":
-                ticket.result()
+                handle.result()
             elif call == "pieces":
-                list(ticket.pieces())
+                list(handle.pieces())
             else:
                 # Its step ends once the requests are told to.
                 threading.Thread(target=lambda: (until(waits_for_its_thread), interpreter.open())).start()
@@ -608,10 +608,10 @@ def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
         sender.join()
         interpreter.open()
         if call == "result":
-            ticket.cancel()
-        until(lambda: call == "generate" or ticket.result(LIMIT).finish == "cancelled")
+            handle.cancel()
+        until(lambda: call == "generate" or handle.result(LIMIT).finish == "cancelled")
         if call != "close":
-            ticket.cancel()
+            handle.cancel()
             assert engine.generate(request(3, new=2)).tokens == (4, 5)
 
 
@@ -642,8 +642,8 @@ def test_a_process_that_forgets_its_engine_ends() -> None:
     code = (
         "from tests.runtime.engine.gated import *\n"
         "engine = Engine(Session(LONG, FakeInterpreter(LONG)))\n"
-        "ticket = engine.submit(request(1, new=4000))\n"
-        "print(next(ticket.pieces()).tokens[0])\n"
+        "handle = engine.submit(request(1, new=4000))\n"
+        "print(next(handle.pieces()).tokens[0])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
@@ -655,13 +655,13 @@ def test_a_process_that_forgets_its_engine_ends() -> None:
 @pytest.fixture
 def busy() -> Iterator[Engine]:
     with gated(signature=LONG) as (engine, interpreter):
-        tickets = [engine.submit(request(*[1] * 9, new=20)), engine.submit(request(2, new=20))]
+        handles = [engine.submit(request(*[1] * 9, new=20)), engine.submit(request(2, new=20))]
         interpreter.wait()
         interpreter.let(12)
         yield engine
         interpreter.open()
-        for ticket in tickets:
-            ends(ticket)
+        for handle in handles:
+            ends(handle)
 
 
 def test_metrics_of_what_runs(busy: Engine) -> None:
@@ -681,7 +681,7 @@ def test_metrics_of_what_runs(busy: Engine) -> None:
 
 def test_slots_tell_how_far_a_prompt_is_read() -> None:
     with gated(signature=LONG) as (engine, interpreter):
-        ticket = engine.submit(request(*[2] * 40, new=2))  # 5 chunks, 16 steps, 4 at a time
+        handle = engine.submit(request(*[2] * 40, new=2))  # 5 chunks, 16 steps, 4 at a time
         read = []
         interpreter.wait()
         for _ in range(4):
@@ -691,7 +691,7 @@ def test_slots_tell_how_far_a_prompt_is_read() -> None:
         (slot,) = [one for one in engine.slots() if one.request is not None]
         read.append((slot.phase, slot.read_tokens))
         interpreter.open()
-        ends(ticket)
+        ends(handle)
     assert read == [("prefill", 0), ("prefill", 10), ("prefill", 20), ("prefill", 30), ("decode", 40)]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.serving.engine import Engine, EngineOptions, Request, Ticket, executor, ticket
+from sscc.runtime.serving.engine import Engine, EngineOptions, Request, RequestHandle, executor, request_handle
 from sscc.runtime.serving.engine.executor import Close, Executor
-from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.serving.engine.transcript import Transcript
 from sscc.runtime.session import session as session_module
 from sscc.runtime.session.excerpt import Excerpt
@@ -31,7 +31,7 @@ from tests.runtime.engine.test_engine import Clock, ends, until
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 
-def submitted(executor: Executor, *requests: Request) -> list[Job]:
+def submitted(executor: Executor, *requests: Request) -> list[RequestState]:
     """Requests as `Engine.submit` gives them on."""
     def prompt(each: Request) -> Excerpt:
         return Excerpt.whole(np.array(each.prompt))
@@ -39,31 +39,31 @@ def submitted(executor: Executor, *requests: Request) -> list[Job]:
     return [executor.submit(r, prompt(r), np.array(sorted(r.eos or ()), np.int64)) for r in requests]
 
 
-def finished(session: Session, *requests: Request, **options: Any) -> tuple[Executor, list[Job]]:
+def finished(session: Session, *requests: Request, **options: Any) -> tuple[Executor, list[RequestState]]:
     """Requests that came before the thread began, served to their end in this one."""
     the_executor = Executor(session, EngineOptions(**{"prompt_cache_bytes": 0} | options))
-    jobs = submitted(the_executor, *requests)
+    states = submitted(the_executor, *requests)
     the_executor.close(Close.DRAIN)
     the_executor.run()
     assert the_executor.done.is_set()
-    return the_executor, jobs
+    return the_executor, states
 
 
 # -------------------------------------------------------------------------------------------------------------- rounds
 
 
 def test_what_came_before_the_close_is_served() -> None:
-    the_executor, jobs = finished(fake_session(), request(1, new=1), request(2, new=3))
-    assert [(job.finish, job.tokens.tolist()) for job in jobs] == [("length", [2]), ("length", [3, 4, 5])]
+    the_executor, states = finished(fake_session(), request(1, new=1), request(2, new=3))
+    assert [(state.finish, state.tokens.tolist()) for state in states] == [("length", [2]), ("length", [3, 4, 5])]
     assert the_executor.failure is None
 
 
 @pytest.mark.parametrize("kept", [0, 10**6])
 def test_requests_wait_although_nothing_prefills_or_decodes(kept: int) -> None:
     """Prompts of one token more, each of which takes a round to itself, and then slots are free again."""
-    _, jobs = finished(fake_session(), *[request(1, new=1) for _ in range(7)], prompt_cache_bytes=kept)
-    assert [job.finish for job in jobs] == ["length"] * 7
-    assert [job.cached for job in jobs] == [0] + [int(kept > 0)] * 6
+    _, states = finished(fake_session(), *[request(1, new=1) for _ in range(7)], prompt_cache_bytes=kept)
+    assert [state.finish for state in states] == ["length"] * 7
+    assert [state.cached for state in states] == [0] + [int(kept > 0)] * 6
 
 
 def test_an_engine_finds_and_leaves_empty_slots() -> None:
@@ -160,16 +160,16 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
 def test_logprobs_come_with_the_tokens_of_those_who_asked() -> None:
     """A request that asks for none gets none, also in a slot whose last request asked for some."""
     asked, silent = request(1, new=4, logprobs=2), request(2, new=6)
-    _, jobs = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
-    assert [len(job.logprobs) for job in jobs] == [4, 0, 0, 2]
-    first = jobs[0].logprobs[0]
+    _, states = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
+    assert [len(state.logprobs) for state in states] == [4, 0, 0, 2]
+    first = states[0].logprobs[0]
     assert (first.token, first.top[0][0], len(first.top)) == (2, 2, 2)
 
 
 # ------------------------------------------------------------------------------------------------- who waits is told
 
 
-def reader(waiting: Ticket) -> threading.Thread:
+def reader(waiting: RequestHandle) -> threading.Thread:
     """A thread that waits for the end of a request without a limit; it waits already."""
 
     def read() -> None:
@@ -187,15 +187,15 @@ def waits(thread: threading.Thread) -> bool:
     return frame is not None and frame.f_code.co_filename.endswith("threading.py") and frame.f_code.co_name == "wait"
 
 
-def cancels(waiting: Ticket, clock: Clock) -> None:
+def cancels(waiting: RequestHandle, clock: Clock) -> None:
     waiting.cancel()
 
 
-def runs_out(waiting: Ticket, clock: Clock) -> None:
+def runs_out(waiting: RequestHandle, clock: Clock) -> None:
     clock.now += 100
 
 
-def goes_on(waiting: Ticket, clock: Clock) -> None:
+def goes_on(waiting: RequestHandle, clock: Clock) -> None:
     pass
 
 
@@ -254,7 +254,7 @@ def test_a_close_wakes_who_waits() -> None:
 
 def test_a_stop_string_ends_what_is_only_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its text is read as it comes, although nobody asks for pieces."""
-    monkeypatch.setattr(ticket, "Transcript", StopAtThree)
+    monkeypatch.setattr(request_handle, "Transcript", StopAtThree)
     with gated(signature=LONG) as (engine, interpreter):
         engine.tokenizer = object()  # type: ignore[assignment]
         told = reader(engine.submit(request(1, new=3000, stop=("x",))))
@@ -284,7 +284,7 @@ class StopAtThree(Transcript):
 
 def test_a_limited_wait_asks_again_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    for module in (executor, ticket):
+    for module in (executor, request_handle):
         monkeypatch.setattr(module, "perf_counter", clock)
     with gated() as (engine, interpreter):
         ticket_ = engine.submit(request(1))
@@ -311,10 +311,10 @@ def test_a_limited_wait_asks_again_until_its_time_is_over(monkeypatch: pytest.Mo
 def test_a_failed_wait_cancels_its_request_at_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While whoever catches the error still holds all that the failed call held."""
 
-    def fail(self: Ticket) -> None:
+    def fail(self: RequestHandle) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Ticket, way, fail)
+    monkeypatch.setattr(RequestHandle, way, fail)
     with serving(LONG, pause=0.001) as engine:
         with pytest.raises(ZeroDivisionError) as held:  # noqa: PT012
             if way == "result":
@@ -351,10 +351,10 @@ def test_an_engine_that_is_dropped_in_its_own_thread_ends(monkeypatch: pytest.Mo
             gc.collect()
 
     held: list[Any] = [Engine(Session(SIGNATURE, Dropping()))]
-    thread, job = held[0]._thread, held[0]._executor
+    thread, run = held[0]._thread, held[0]._executor
     held.append(held[0].submit(request(1)))
     thread.join(LIMIT)
-    assert (thread.is_alive(), held, failed, job.done.is_set(), job.failure) == (False, [], [], True, None)
+    assert (thread.is_alive(), held, failed, run.done.is_set(), run.failure) == (False, [], [], True, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------- times

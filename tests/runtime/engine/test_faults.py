@@ -13,7 +13,15 @@ import pytest
 from sscc.ir.errors import InternalError, SsccError
 from sscc.ir.option import OptionRangeErrors
 from sscc.runtime.artifact.signature import ProgramIdentity
-from sscc.runtime.serving.engine import Elsewhere, Engine, EngineClosed, EngineOptions, Outcome, Request, Ticket
+from sscc.runtime.serving.engine import (
+    Engine,
+    EngineClosed,
+    EngineOptions,
+    Outcome,
+    RemotePrefill,
+    Request,
+    RequestHandle,
+)
 from sscc.runtime.serving.engine import request as request_module
 from sscc.runtime.serving.engine.executor import EngineErrors, Executor
 from sscc.runtime.serving.engine.request import RequestErrors
@@ -86,10 +94,10 @@ def engine_of(interpreter: FakeInterpreter, **options: Any) -> Iterator[Engine]:
         engine.close(drain=False)
 
 
-def fails(ticket: Ticket) -> None:
+def fails(handle: RequestHandle) -> None:
     """The request has ended with what callers get of an exception that nobody expected."""
     with raises(EngineErrors.REQUEST_FAILED) as caught:
-        ends(ticket)
+        ends(handle)
     assert isinstance(caught.value, InternalError)
     assert isinstance(caught.value.__cause__, InjectedError)
     assert "\x1b" not in str(caught.value)
@@ -98,8 +106,8 @@ def fails(ticket: Ticket) -> None:
 def goes_on(engine: Engine) -> None:
     """The engine serves in every slot, as if nothing had been."""
     assert engine.failure is None
-    tickets = [engine.submit(request(number, new=3)) for number in range(1, 6)]
-    assert [ends(ticket).tokens for ticket in tickets] == [
+    handles = [engine.submit(request(number, new=3)) for number in range(1, 6)]
+    assert [ends(handle).tokens for handle in handles] == [
         tuple((number + 1 + index) % 11 for index in range(3)) for number in range(1, 6)
     ]
     metrics = engine.metrics()
@@ -173,8 +181,8 @@ def test_a_fault_of_a_step_ends_what_decodes_and_nothing_else(place: str, monkey
         waiting = engine.submit(request(3, new=4))
         fault = Fault(*DECODING[place](engine._executor), monkeypatch)
         fault.armed = True
-        for ticket in decoding:
-            fails(ticket)
+        for handle in decoding:
+            fails(handle)
         assert ends(waiting).tokens == (4, 5, 6, 7)
         goes_on(engine)
 
@@ -206,7 +214,7 @@ def test_a_fault_of_tidying_up_ends_nothing(name: str, new: int, monkeypatch: py
         goes_on(engine)
 
 
-class NoThreads(Elsewhere):
+class NoThreads(RemotePrefill):
     """Cannot begin a prefill of the victim's prompt."""
 
     def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
@@ -218,8 +226,8 @@ class NoThreads(Elsewhere):
     def close(self) -> None: ...
 
 
-def test_a_prefill_elsewhere_that_cannot_begin() -> None:
-    engine = Engine(Session(LONG, FakeInterpreter(LONG)), elsewhere=NoThreads())
+def test_a_remote_prefill_that_cannot_begin() -> None:
+    engine = Engine(Session(LONG, FakeInterpreter(LONG)), remote_prefill=NoThreads())
     with engine:
         victims = [engine.submit(request(*VICTIM[:2])) for _ in range(2)]
         for victim in victims:
@@ -231,8 +239,8 @@ def test_a_slot_that_cannot_be_adopted_is_not_prefilled_here(monkeypatch: pytest
     """Each request that waits for it ends; the next one asks anew."""
     sessions = [Session(SIGNATURE, FakeInterpreter(), identity=lambda: IDENTITY) for _ in range(2)]
     with Engine(sessions[0]) as other:
-        elsewhere = OtherEngine(other, sessions[1].slot_format)
-        with Engine(sessions[1], elsewhere=elsewhere) as engine:
+        remote_prefill = OtherEngine(other, sessions[1].slot_format)
+        with Engine(sessions[1], remote_prefill=remote_prefill) as engine:
             fault = Fault(sessions[1], "adopt", monkeypatch)
             fault.armed = True
             fails(engine.submit(request(5, new=2)))
@@ -257,10 +265,10 @@ def test_a_timeout_has_a_door_and_the_thread_its_own_bound(monkeypatch: pytest.M
     with Engine(session) as engine:
         forever = [engine.submit(request(1, new=2, timeout=1e10)) for _ in range(4)]
         interpreter.open()
-        assert [ends(ticket).finish for ticket in forever] == ["length"] * 4
+        assert [ends(handle).finish for handle in forever] == ["length"] * 4
         kept = engine.submit(Request((1,), 1, timeout=1e10, keep_slot=True))
         assert kept.figures.finish is None
-        until(lambda: kept._job.message is not None)
+        until(lambda: kept._state.message is not None)
         goes_on_beside(engine)
         kept.taken()
 
@@ -278,8 +286,8 @@ def test_a_session_that_computes_no_more_ends_the_engine(caplog: pytest.LogCaptu
         interpreter.wait()
         interpreter.error = InjectedError("the memory is gone")
         interpreter.open()
-        for ticket in (victim, waiting):
-            fails(ticket)
+        for handle in (victim, waiting):
+            fails(handle)
         with pytest.raises(EngineClosed) as caught:
             engine.submit(request(3))
         check(caught.value, EngineErrors.FAILED, cause="InjectedError: the memory is gone")

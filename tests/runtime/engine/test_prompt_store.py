@@ -286,6 +286,6 @@ def test_a_reused_prompt_counts_as_a_chunk_between_decode_steps() -> None:
         kept.append(engine.submit(request(1, new=15)))
         kept += [engine.submit(request(2, new=2)) for _ in range(3)]
         interpreter.open()
-        assert [ticket.result(30).cached_tokens for ticket in kept] == [0, 0, 1, 1, 1]
+        assert [handle.result(30).cached_tokens for handle in kept] == [0, 0, 1, 1, 1]
         active = [inputs["active"].count(True) for entry, inputs, _ in interpreter.calls if entry == "decode"]
         assert active == [1, 2, 2, 2, *[1] * 10]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.request import Request
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.serving.engine.slot_table import SlotTable
 from sscc.runtime.support import _native
 from sscc.runtime.support.native_errors import NativeErrors
@@ -18,25 +18,25 @@ from tests.errors import raises
 SLOTS, CAPACITY = 5, 20
 
 
-def job(number: int, most: int, ends: list[int]) -> Job:
+def state(number: int, most: int, ends: list[int]) -> RequestState:
     request = Request((1, 2, 3), most)
-    return Job(number, request, np.array(request.prompt), np.array(ends, np.int64), 0.0)
+    return RequestState(number, request, np.array(request.prompt), np.array(ends, np.int64), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_table_of_random_sequences(seed: int) -> None:
     choose = random.Random(seed)
     table = SlotTable(SLOTS, CAPACITY)
-    jobs: dict[int, Job] = {}
+    states: dict[int, RequestState] = {}
     tokens_of_slots: dict[int, list[int]] = {}
     latest: dict[int, float] = {}
     for step in range(200):
         if table.free and choose.random() < 0.4:
-            new = job(step, choose.randint(1, CAPACITY), choose.sample(range(6), choose.randint(0, 3)))
+            new = state(step, choose.randint(1, CAPACITY), choose.sample(range(6), choose.randint(0, 3)))
             slot = table.take(new)
             table.activate(slot, new)
-            jobs[slot], tokens_of_slots[slot] = new, []
-        receivers = np.array([slot in jobs and choose.random() < 0.7 for slot in range(SLOTS)])
+            states[slot], tokens_of_slots[slot] = new, []
+        receivers = np.array([slot in states and choose.random() < 0.7 for slot in range(SLOTS)])
         tokens = np.array([choose.randint(0, 30) if g else -1 for g in receivers], np.int64)
         gaps, over = table.append(tokens, receivers, float(step))
         finishes, waited = [], []
@@ -45,9 +45,9 @@ def test_a_table_of_random_sequences(seed: int) -> None:
             waited.append(step - latest.get(slot, 0.0))
             latest[slot] = float(step)
             assert table.next_tokens[slot] == tokens[slot]
-            if tokens[slot] in jobs[slot].ends:
+            if tokens[slot] in states[slot].ends:
                 finishes.append((slot, "eos"))
-            elif len(tokens_of_slots[slot]) == jobs[slot].request.max_new_tokens:
+            elif len(tokens_of_slots[slot]) == states[slot].request.max_new_tokens:
                 finishes.append((slot, "length"))
         assert over == finishes
         assert gaps.tolist() == waited
@@ -56,15 +56,15 @@ def test_a_table_of_random_sequences(seed: int) -> None:
             assert table.tokens(slot, 2).tolist() == tokens_of[2:]
         for slot, _ in over:
             table.clear(slot)
-            del jobs[slot], tokens_of_slots[slot]
+            del states[slot], tokens_of_slots[slot]
 
 
 def test_the_newest_token_is_not_in_the_cache() -> None:
     """Nor is a first one that was not picked yet."""
     table = SlotTable(2, CAPACITY)
-    slot = table.take(job(0, 5, []))
+    slot = table.take(state(0, 5, []))
     assert (table.lengths().tolist(), table.running, table.free) == ([], 0, 1)
-    table.activate(slot, job(0, 5, []))
+    table.activate(slot, state(0, 5, []))
     for length in (3, 3, 4, 5):
         assert (table.lengths().tolist(), table.running) == ([length], 1)
         table.append(np.array([7, 7]), np.arange(2) == slot, 0.0)

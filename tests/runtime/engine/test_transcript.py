@@ -135,13 +135,13 @@ COUNTING = Request((0,), 9, stop=("c é",), eos=frozenset())
 def test_a_stop_string_ends_the_request(tokenizer: Tokenizer, way: str) -> None:
     with Engine(Session(SIGNATURE, FakeInterpreter()), tokenizer) as engine:
         for _ in range(5):
-            ticket = engine.submit(COUNTING)
+            handle = engine.submit(COUNTING)
             if way == "pieces":
-                pieces = list(ticket.pieces())
+                pieces = list(handle.pieces())
                 assert [token for piece in pieces for token in piece.tokens] == [1, 2, 3, 4, 5, 6]
                 assert "".join(piece.text for piece in pieces) == "babba"
                 assert pieces[-1].finish == "stop"
-            done = ticket.result(LIMIT)
+            done = handle.result(LIMIT)
             assert (done.tokens, done.text, done.finish) == ((1, 2, 3, 4, 5, 6), "babba", "stop")
             assert (done.kept_rows, done.evicted_rows) == (6, 0)
     metrics = engine.metrics()

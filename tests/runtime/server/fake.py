@@ -18,8 +18,8 @@ from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine import Engine, EngineOptions
 from sscc.runtime.serving.server.app import create_app
+from sscc.runtime.serving.server.engine_requests import Model
 from sscc.runtime.serving.server.hosts import Hosts
-from sscc.runtime.serving.server.jobs import Model
 from sscc.runtime.serving.server.model_pool import Shelf
 from sscc.runtime.serving.server.prefill_servers import PrefillServers
 from sscc.runtime.serving.server.service import Tls, bind, config_of, url_of

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from sscc.runtime.serving.engine import Piece, Ticket
+from sscc.runtime.serving.engine import Piece, RequestHandle
 from sscc.runtime.serving.server.streaming import merged
 from tests.runtime.server.fake import NAME, Running, running
 
@@ -76,7 +76,7 @@ def test_at_the_moment_of_a_piece(turns: int) -> None:
     """A stream ends where its client leaves so many turns of the event loop after a piece was made."""
 
     class OnePiece:
-        """A ticket that makes one piece and then no other."""
+        """A handle that makes one piece and then no other."""
 
         def __init__(self) -> None:
             self.go = asyncio.Event()
@@ -87,15 +87,15 @@ def test_at_the_moment_of_a_piece(turns: int) -> None:
             await asyncio.Event().wait()
 
     async def leave() -> None:
-        ticket = OnePiece()
+        handle = OnePiece()
 
         async def follow() -> None:
-            async for _ in merged([cast(Ticket, ticket)]):
+            async for _ in merged([cast(RequestHandle, handle)]):
                 pass
 
         task = asyncio.ensure_future(follow())
         await asyncio.sleep(0.01)
-        ticket.go.set()
+        handle.go.set()
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()

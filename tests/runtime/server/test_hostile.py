@@ -182,7 +182,7 @@ def test_what_nobody_waits_for_is_undone() -> None:
         def work() -> str:
             begun.set()
             go.wait(LIMIT)
-            return "a ticket"
+            return "a handle"
 
         task = asyncio.create_task(Workers().run(1, work, undone.append))
         await asyncio.to_thread(begun.wait, LIMIT)
@@ -194,7 +194,7 @@ def test_what_nobody_waits_for_is_undone() -> None:
             await asyncio.sleep(0.01)
         return undone
 
-    assert asyncio.run(abandon()) == ["a ticket"]
+    assert asyncio.run(abandon()) == ["a handle"]
 
 
 # ------------------------------------------------------------------------------------------------------------ bodies

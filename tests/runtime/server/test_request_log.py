@@ -16,7 +16,7 @@ from sscc.runtime.serving.server import request_log
 from sscc.runtime.serving.server.request_log import throughput
 from sscc.runtime.support.logs import LONGEST_WORD, log_exception, logged
 from tests.runtime.server.fake import NAME, Running, reply, running
-from tests.runtime.server.test_prefill_elsewhere import ask_slot
+from tests.runtime.server.test_remote_prefill import ask_slot
 
 
 @pytest.fixture(autouse=True)

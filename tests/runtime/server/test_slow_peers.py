@@ -21,7 +21,7 @@ from sscc.runtime.serving.server.prefill_endpoint import Copies, SlotRequestErro
 from sscc.runtime.session.slot_message import SlotFormat
 from tests.errors import raises
 from tests.runtime.server.fake import IDENTITY, TOKENIZER, Running, reply, running
-from tests.runtime.server.test_prefill_elsewhere import ask_slot, complete, texts
+from tests.runtime.server.test_remote_prefill import ask_slot, complete, texts
 
 LIMIT = 10.0
 

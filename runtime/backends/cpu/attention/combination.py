@@ -1,7 +1,8 @@
-"""Combination: from scores of rows to the weighted sum of their values, by a softmax that runs from block to block.
+"""Combination of values: scores of rows become the weighted sum of their values, by an online softmax over blocks.
 
-Each block raises the maximum so far (the *peak*) and shrinks what earlier blocks left. For row blocks that state is in
-memory of the unit, and of units that share a slot's rows it is merged in order. For panels it is [panel] f32.
+Each block raises the running maximum (the *peak*) and scales down the sums of earlier blocks. For row blocks this state
+is in memory of the unit; the states of units that share a slot's rows are merged in order. For panels the state is
+[panel] f32.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from sscc.runtime.backends.cpu.codegen.row_copies import SIZES
 
 NEGATIVE_INFINITY = float("-inf")
 LOWEST_PEAK = -1e30
-"""Start of a panel's maximum: finite, so that rows without a visible key have weights of zero, not NaN."""
+"""Initial maximum of a panel: finite, so that rows without a visible key get zero weights, not NaN."""
 MOST_LEFT = 64.0
-"""The most that rounding may leave of a peak's exponent of 2. Weights of 2**64 do no harm, since totals hold the
-same factor; and where more is left, different scores are at least 64 apart, so none but the highest has a weight in
-f32."""
+"""Limit on the part of a peak's exponent of 2 that rounding may leave. Weights of 2**64 do no harm, because totals
+contain the same factor; beyond the limit, different scores are at least 64 apart, so that only the highest has a weight
+in f32."""
 
 
 def larger(f: Function, a: Value, b: Value) -> Value:
-    """The maximum in one instruction; b where one is NaN (the sum of the weights becomes NaN in any case)."""
+    """Return the maximum, in one instruction; b if one is NaN (the sum of the weights becomes NaN in any case)."""
     return f.select(a > b, a, b)
 
 
@@ -44,22 +45,22 @@ def largest_lane(f: Function, value: Value) -> Value:
 
 
 class RowSoftmax:
-    """The running softmax of a group's queries, in memory (`Block.result_bytes` from `pointer` on): for each tile
-    of heads the maxima and the sums in 16 lanes, then each head's weighted values in chunks."""
+    """Online softmax of a group's queries. The state is in memory (`Block.result_bytes` from `pointer` on): for each
+    tile of heads the maximums and the sums in 16 lanes, then each head's weighted values in chunks."""
 
     def __init__(self, f: Function, block: Block, pointer: Value) -> None:
         self.f, self.block, self.pointer = f, block, pointer
 
     def state(self, tile: int) -> Value:
-        """[2, 16] f32: maxima, then sums, of the heads of the tile."""
+        """Return a pointer to [2, 16] f32: maximums, then sums, of the heads of a tile."""
         return self.pointer + tile * 2 * LINE
 
     def values(self, head: int | Value) -> Value:
-        """[values.padded_bytes / 4] f32: weighted values of a head."""
+        """Return a pointer to [values.padded_bytes / 4] f32: the weighted values of a head."""
         return self.pointer + self.block.state_bytes + head * self.block.values.padded_bytes
 
     def clear(self, *, values: bool = True) -> None:
-        """No rows yet."""
+        """Reset the state to that of no rows."""
         f, block = self.f, self.block
         for tile in range(len(block.tiles)):
             f.store(f.splat(NEGATIVE_INFINITY), self.state(tile))
@@ -68,7 +69,7 @@ class RowSoftmax:
             f.fill(self.values(0), block.group * block.values.padded_bytes)
 
     def take_sinks(self, sinks: Value, dtype: str) -> None:
-        """Begins with the logits of the group's learned sinks, [group] from `sinks` on; they have no rows."""
+        """Initialize with the logits of the group's learned sinks, [group] from `sinks` on. They have no rows."""
         f = self.f
         for tile, (first, count) in enumerate(self.block.tiles):
             logits = load_f32(f, sinks + first * SIZES[dtype], dtype, 0, count)
@@ -77,7 +78,7 @@ class RowSoftmax:
             f.store(f.select(exists, f.splat(1.0), f.splat(0.0)), self.state(tile) + LINE)
 
     def weigh(self, queries: GroupQueries, tile: int, count: Value, scoring: Scoring) -> None:
-        """Takes the first `count` listed keys into the maxima and sums of a tile; leaves their weights."""
+        """Update the maximums and sums of a tile with the first `count` listed keys, and leave their weights."""
         f, at, block = self.f, queries.at, self.block
         queries.multiply(tile, count)
         weights = _row_weights(f, block.tiles[tile][1], block.rows, scoring)
@@ -86,8 +87,8 @@ class RowSoftmax:
     def take(
         self, queries: GroupQueries, count: Value, scoring: Scoring, then: Callable[[], None] = lambda: None
     ) -> None:
-        """Takes in the first `count` rows (1 .. `Block.rows`) of the lists; asks for scattered rows, keys of the next
-        block or of a later one, meanwhile. `then` emits what to do once all keys are read."""
+        """Process the first `count` rows (1 .. `Block.rows`) of the lists. Meanwhile prefetch scattered rows, and keys
+        of the next block or of a later one. `then` emits code after all keys have been read."""
         f, at, block = self.f, queries.at, self.block
         for tile, (first, heads) in enumerate(block.tiles):
             last = tile == len(block.tiles) - 1
@@ -101,7 +102,7 @@ class RowSoftmax:
             add(at["values"], queries.later_keys, at["weights"], at["shrink"], self.values(first), count)
 
     def write(self, target: Callable[[Value], Value], dtype: str) -> None:
-        """Writes the results of the group's heads, each to where `target` says."""
+        """Write the results of the group's heads, each to the pointer that `target` returns."""
         f, size = self.f, self.block.tile_heads
         with f.loop(0, self.block.group) as loop:
             head, to = loop.index, target(loop.index)
@@ -109,8 +110,8 @@ class RowSoftmax:
             _write_head(f, self.block.values, self.values(head), total, to, dtype)
 
     def merge(self, splits: int, scratch: Value, target: Callable[[Value], Value], dtype: str) -> None:
-        """Writes the results of all splits, of which this is the first one: weighted by exp of their maxima, in order.
-        Scratch is `splits` + 1 lines and a head's values."""
+        """Write the merged results of all splits, of which this is the first: weighted by exp of their maximums, in
+        order. Scratch holds `splits` + 1 lines and a head's values."""
         f, block, step = self.f, self.block, self.block.result_bytes
         totals = scratch + splits * LINE
         for tile, (first, count) in enumerate(block.tiles):
@@ -138,8 +139,8 @@ class RowSoftmax:
 
 @kernel(partial=PTR, count=I64, scale=F32, state=PTR, shrink=PTR, weights=PTR)
 def _row_weights(f: Function, heads: int, block: int, scoring: Scoring) -> None:
-    """Weights of rows whose partial sums `scoring.row_products` left, and the factor that earlier blocks shrink by;
-    brings maxima and sums up to date."""
+    """Compute the weights of rows from the partial sums of `scoring.row_products`, and the factor for the sums of
+    earlier blocks; update maximums and sums."""
     old, peaks = f.load(f["state"], FLOATS), f.splat(NEGATIVE_INFINITY)
     for head in range(heads):
         peaks = f.insert(_scaled_scores(f, block, head, scoring), peaks, head)
@@ -160,7 +161,7 @@ def _row_weights(f: Function, heads: int, block: int, scoring: Scoring) -> None:
 
 
 def _scaled_scores(f: Function, block: int, head: int, scoring: Scoring) -> Value:
-    """Stores the scores of a head in the place of its weights, -inf beyond the rows, and gives the maximum."""
+    """Store the scores of a head in the place of its weights, -inf beyond the rows. Return the maximum."""
     scale = f.broadcast(f["scale"], LANES)
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
         score = scoring.bounded(f, row_sums(f, head, loop.index, block)) * scale
@@ -172,8 +173,8 @@ def _scaled_scores(f: Function, block: int, head: int, scoring: Scoring) -> Valu
 
 @kernel(values=PTR, later=PTR, weights=PTR, shrink=PTR, sums=PTR, count=I64)
 def _row_values(f: Function, rows: Rows, heads: int, columns: int, block: int, ahead: int) -> None:
-    """sums = sums * shrink + sum over rows of weight * value row, `columns` chunks at a time. Asks for `ahead` bytes of
-    each row of the list `later`."""
+    """Compute sums = sums * shrink + sum over rows of weight * value row, `columns` chunks at a time. Prefetch `ahead`
+    bytes of each row of the list `later`."""
     for first in range(0, rows.chunks, columns):
         chunks = range(first, min(first + columns, rows.chunks))
         places = [
@@ -200,7 +201,7 @@ def _row_values(f: Function, rows: Rows, heads: int, columns: int, block: int, a
 
 
 def _write_head(f: Function, rows: Rows, source: Value, total: Value, target: Value, dtype: str) -> None:
-    """Writes a head's weighted values, divided by the sum of its weights; zeros where nothing was seen."""
+    """Write a head's weighted values divided by the sum of its weights; zeros without a visible row."""
     divisor = f.broadcast(f.select(total.eq(0.0), 1.0, total), LANES)
     for chunk in range(rows.chunks):
         at, start = source + chunk * rows.vectors * LINE, chunk * rows.elements
@@ -213,8 +214,8 @@ def _write_head(f: Function, rows: Rows, source: Value, total: Value, target: Va
 
 @kernel(scores=PTR, count=I64, peak=PTR, total=PTR, shrink=PTR)
 def panel_softmax(f: Function, tiles: Tiling, scale: float) -> None:
-    """Weights of `count` keys, an even number, in the place of their scores, relative to the peak so far (of scores
-    without scale); `shrink` gets what earlier weights are to be multiplied by."""
+    """Replace the scores of `count` keys, an even number, by weights relative to the peak so far (the peak of unscaled
+    scores). `shrink` receives the factor for earlier sums."""
     factor = f.splat(scale * LOG2E)
     power_of_two = 2.0 ** math.floor(math.log2(scale * LOG2E))
     before = [f.load(f["peak"] + v * LINE, FLOATS) for v in range(tiles.vectors)]
@@ -227,8 +228,8 @@ def panel_softmax(f: Function, tiles: Tiling, scale: float) -> None:
         shrink = exp2_not_positive(f, (old - new) * factor)
         f.store(new, f["peak"] + v * LINE)
         f.store(shrink, f["shrink"] + v * LINE)
-        # The product below is fused, so the peak's own exponent is not 0 but what the rounding of its base left. Where
-        # that is much, a factor near the right one does as well (see `MOST_LEFT`), and that of a power of 2 is exact.
+        # The product below is fused, so the exponent of the peak itself is not 0 but the rounding error of its base.
+        # If that is large, an approximate factor suffices (see `MOST_LEFT`), and a power of 2 is exact.
         left = f.fma(new, factor, -(new * factor))
         factors.append(f.select((left > MOST_LEFT) | (left < -MOST_LEFT), power_of_two, factor))
         bases.append(-(new * factors[v]))
@@ -250,16 +251,17 @@ def panel_softmax(f: Function, tiles: Tiling, scale: float) -> None:
 
 
 def _interleaved(f: Function, a: Value, b: Value) -> Value:
-    """Lanes of a and b, rounded to bf16, in pairs."""
+    """Return the lanes of a and b, rounded to bf16, in pairs."""
     both = f.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", [b, a], vector(BF16, 32))
     return f.shuffle(both, both, [lane // 2 + 16 * (lane % 2) for lane in range(32)])
 
 
 @kernel(weights=PTR, value=PTR, stride=I64, count=I64, shrink=PTR, sums=PTR)
 def panel_sums(f: Function, tiles: Tiling, columns: int) -> None:
-    """sums[column][row] = sums * shrink[row] + sum over `count` steps of value[step][column] * weights[step][row].
+    """Compute sums[column][row] = sums * shrink[row] + sum over `count` steps of value[step][column] *
+    weights[step][row].
 
-    A step is a key, or a pair of them; `stride` is bytes from step to step, for tile registers from column to column.
+    A step is a key, or a pair of keys; `stride` is in bytes between steps or, for tile registers, between columns.
     """
     if tiles.matrix:
         matrix_sums(f, columns, tiles.row_bytes)

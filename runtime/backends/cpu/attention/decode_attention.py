@@ -1,7 +1,8 @@
-"""Attention of a decode step: to a cache, fused (`DecodeAttention`) or by masks (`CachedAttention`), and to the rows
-that a learned index chooses (`AttendChosen`). All are settings of `row_attention`.
+"""Attention of a decode step: to a cache, fused (`DecodeAttention`) or with masks (`CachedAttention`), and to the rows
+that a learned index chooses (`AttendChosen`). All are variants of `row_attention`.
 
-A fused step's unit that has the new row writes it to the caches, encoded where they are, and nobody else reads it.
+In a fused step, the unit that contains the new row writes it to the caches, encoded if they are; no other unit reads
+it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, c
 def lower_decode_attention(
     step: DecodeAttention, meta: Mapping[str, Meta], features: Features, behind: Sequence[SelectedRows] = ()
 ) -> Lowered:
-    """Lower the step on operands of static shapes and strides, named as in the step.
+    """Lower the step for operands of static shapes and strides, named as in the step.
 
-    A negative position of an active slot is reported, and an index beyond its rows, which names no row.
+    A negative position of an active slot is reported, and so is an index beyond its rows, which names no row.
 
     Args:
-        behind: rows behind those of the cache, zeros where their index names none; the step selects none then.
+        behind: rows that follow those of the cache, zeros where their index names none; the step then selects no rows.
 
-    Raises InputError where a row is not contiguous, or where what is read of a cache is of another dtype than the
-    cache.
+    Raises InputError if a row is not contiguous, or if rows that are read have another dtype than their cache.
     """
     stored = meta[step.key][0][2]
     parts = [Part(step.key, step.value or step.key, "", 0, stored)]
@@ -66,7 +66,7 @@ def lower_decode_attention(
                     place = f.select(row.eq(new), row * stride + fresh, place)
                 for source in sources[1:]:
                     inside = (row >= source.part.first) & (row < source.part.first + source.part.count)
-                    own = number - source.part.first  # of those inside, but for rows that are none
+                    own = number - source.part.first  # numbers of rows that exist are valid; others are not used
                     other = place if source.part.in_place else None
                     place = f.select(inside, source.row(own, inside & row.eq(number), other), place)
                 return place
@@ -88,7 +88,7 @@ def lower_decode_attention(
 
 @executes(CachedAttention)
 def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """As `lower_decode_attention`, of rows that masks name; a split is a fixed range of rows."""
+    """Lower attention to the rows of a mask, like `lower_decode_attention`; a split is a fixed range of rows."""
     parts = row_source.parts_of(step.segments, meta)
     attention = RowAttention(step, parts, meta, features)
     share, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
@@ -107,7 +107,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
     def list_valid(
         group: UnitAttention, sources: Sequence[tuple[RowSource, RowSource]], first: Value, last: Value
     ) -> Value:
-        """Lists the valid ones of rows first .. last - 1, at most a block, and says how many they are."""
+        """List the valid rows of first .. last - 1, at most a block, and return their number."""
         f, lists, count = group.f, (group.at["keys"], group.at["values"]), group.f.constant(0)
         for segment, sides in zip(step.segments, sources, strict=True):
             part = sides[0].part
@@ -129,8 +129,9 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
 
 @executes(AttendChosen)
 def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """Rows of new tokens are written first, since tokens of a chunk attend to each other's rows; then in units of
-    (token, KV head, split of its rows). A chosen position beyond the rows is reported."""
+    """Lower attention to chosen rows. The first phase writes the rows of new tokens, since tokens of a chunk attend to
+    each other's rows; the next has units of (token, KV head, split of its rows). A chosen position beyond the rows is
+    reported."""
     (_, choices, tokens, topk), strides, _ = meta[step.chosen]
     sides = [(step.new_key, step.k_store), *([(step.new_value, step.v_store)] if step.v_store else [])]
     check_rows(step, meta, step.chosen)
@@ -145,7 +146,7 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
             exists = f.first_lanes(topk - loop.index)
             positions = f.load_masked(chosen + loop.index * 8, exists, vector(I64, LANES))
             loop.carry(loop.state[0] + f.count((positions >= 0) & exists))
-        first, count = share_of(unit, loop.results[0])  # those that are chosen stand before the first -1
+        first, count = share_of(unit, loop.results[0])  # chosen positions precede the first -1
 
         def address_in(source: RowSource) -> Address:
             return lambda number: source.row(number, number < f.like(first + count, number))

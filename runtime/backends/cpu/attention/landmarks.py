@@ -1,19 +1,20 @@
-"""Landmarks in generated code (`sscc.ir.landmarks`, to the bit): codes of keys and of queries, and scoring by them.
+"""Landmarks in generated code (bit-identical to `sscc.ir.landmarks`): codes of keys and of queries, and scores from
+codes.
 
-A row is rotated in registers, 16 numbers a vector: butterflies of neighbours up to 8 apart within a vector, of those
-further apart between vectors. Scores take codes 4 bytes at a time, a *column*, and from each byte one code after
-another, a *plane*. So the query lies by columns, in a column by planes, and in a plane by bytes:
+A row is rotated in registers, 16 numbers per vector. Butterflies of numbers up to 8 apart work within a vector, others
+between vectors. Scoring reads codes 4 bytes at a time, a *column*, and takes one code of each byte at a time, a
+*plane*. The query is therefore ordered by columns, within a column by planes, and within a plane by bytes:
 
     column                  0                        1
     plane            0            1      ..      0          ..
     number       0 P 2P 3P  1 P+1 2P+1 ..  ..  4P 5P 6P ..  ..      P codes a byte
 
-Scores are exact dot products of codes, 16 rows at a time for all query heads of a group. Sixteen rows are brought to
-columns, a row a lane, so that no sum crosses lanes. With AVX512_VNNI a plane of a column becomes bytes by a table of 16
-entries (two nibbles of a byte, a few planes each), and one instruction a head adds its 64 products. Two such blocks are
-scored together where registers allow: numbers of the query are loaded once for both. Levels are taken above the lowest
-one there, as unsigned bytes; sums begin with what that misses. Elsewhere the same sums are of f32, which holds these
-integers.
+Scores are exact dot products of codes, 16 rows at a time for all query heads of a group. Sixteen rows are transposed to
+columns, one row per lane, so that no sum crosses lanes. With AVX512_VNNI, a plane of a column becomes bytes by a table
+of 16 entries (two nibbles of a byte, a few planes each), and one instruction per head adds its 64 products. If
+registers suffice, two such blocks are scored together, so that numbers of the query are loaded once for both. Levels
+are unsigned bytes relative to the lowest level; sums start with the correction for that. Without AVX512_VNNI the same
+sums are computed in f32, which represents these integers exactly.
 """
 
 from __future__ import annotations
@@ -49,26 +50,28 @@ from sscc.runtime.backends.cpu.products.quantised_rows import BYTES, sum_quads
 
 COLUMN_BYTES = 4
 HEADS = 8
-"""Query heads that are scored together, at most: each has a register of sums."""
+"""Maximum number of query heads that are scored together: each needs a register for its sum."""
 PAIRED = 12
-"""Heads and columns with which two blocks are scored together: both have sums and columns in registers."""
+"""Numbers of heads and columns for which two blocks are scored together, with the sums and columns of both in
+registers."""
 _NIBBLES = 0x0F0F0F0F
 Sums = list[list[Value]]
-"""Of each block, those of each head."""
+"""Layout of the sums: by block, then by head."""
 
 
 class LandmarkRows:
-    """The sizes of landmarks of keys of `dim` numbers.
+    """Sizes of landmarks of keys of `dim` numbers.
 
     Attributes:
-        dot: scores are sums of products of bytes (AVX512_VNNI); else of f32, which holds the same integers.
-        nbytes, planes: bytes of a row's codes, and codes of a byte.
-        columns, column_numbers: columns of a row, the last one of which may be incomplete, and numbers of a column.
-        unsigned_levels: of each code, how much its level is above the lowest one.
-        query_bytes: of a query as `encode_query` leaves it: what a sum begins with (`lowest` times the sum of the
-            codes), the factor of the query's logits in f32, then from byte 64 on its codes, as bytes or as f32.
-        rotated_bytes, query_scratch_bytes: of a rotated query, and private scratch of `encode_query`.
-        staging_bytes: private scratch of `score_rows`.
+        dot: True if scores are sums of products of bytes (AVX512_VNNI); otherwise they are sums in f32 of the same
+            integers.
+        nbytes, planes: bytes of a row's codes, and codes per byte.
+        columns, column_numbers: columns of a row, the last of which may be incomplete, and numbers per column.
+        unsigned_levels: level of each code relative to the lowest level.
+        query_bytes: size of a query encoded by `encode_query`: the start value of its sums (`lowest` times the sum of
+            the codes), the factor of its logits in f32, then from byte 64 on its codes, as bytes or as f32.
+        rotated_bytes, query_scratch_bytes: size of a rotated query, and of the private scratch of `encode_query`.
+        staging_bytes: size of the private scratch of `score_rows`.
     """
 
     def __init__(self, dim: int, bits: int, dot: bool) -> None:
@@ -86,7 +89,7 @@ class LandmarkRows:
 
 @executes(Landmarks)
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `Landmarks`."""
+    """Lower `Landmarks` to one phase in units of (slot, KV head, block of rows)."""
     check_rows(step, operands)
     (slots, heads, count, dim), _, dtype = operands[step.key]
 
@@ -100,7 +103,7 @@ def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Featur
 
 @kernel(key=PTR, codes=PTR, scale=PTR)
 def encode_landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
-    """The landmark of a key of f32 or bf16: `dim * bits / 8` bytes of codes and the bf16 scale."""
+    """Write the landmark of a key in f32 or bf16: `dim * bits / 8` bytes of codes, and the bf16 scale."""
     rotated = _rotated(f, f["key"], dtype, dim)
     narrow = f.narrow(_root_mean_square(f, rotated, dim), BF16)
     f.store(f.bitcast(narrow, I16), f["scale"])
@@ -113,7 +116,7 @@ def encode_landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
 
 
 def _rotated(f: Function, row: Value, dtype: str, dim: int) -> list[Value]:
-    """The vectors of `sscc.ir.landmarks.rotate`, with zeros behind the row."""
+    """Return the rotated row (`sscc.ir.landmarks.rotate`) as vectors, with zeros after the row."""
     rows = [load_f32(f, row, dtype, start, dim) for start in range(0, dim, LANES)]
     block, distance = landmarks.block_width(dim), 1
     while distance < block:
@@ -123,7 +126,8 @@ def _rotated(f: Function, row: Value, dtype: str, dim: int) -> list[Value]:
 
 
 def _butterflies(f: Function, rows: Sequence[Value], distance: int) -> list[Value]:
-    """Sums in place of the first of two numbers so far apart, differences in place of the second."""
+    """Return the sums and differences of numbers that are `distance` apart: sums in place of the first, differences in
+    place of the second."""
     if distance >= LANES:
         apart = distance // LANES
         return [rows[i ^ apart] - row if i & apart else row + rows[i ^ apart] for i, row in enumerate(rows)]
@@ -134,7 +138,7 @@ def _butterflies(f: Function, rows: Sequence[Value], distance: int) -> list[Valu
 
 
 def _root_mean_square(f: Function, rows: Sequence[Value], dim: int) -> Value:
-    """In f32, before it is rounded to bf16; 0 below the smallest scale."""
+    """Return the root mean square in f32, before it is rounded to bf16; 0 below the smallest scale."""
     wide = [f.cast("arith.extf", row, F64) for row in rows]
     total = wide[0] * wide[0]
     for row in wide[1:]:
@@ -156,7 +160,7 @@ def _codes(f: Function, row: Value, scale: Value, bits: int) -> Value:
 
 
 def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
-    """The first `count` bytes of 16 codes."""
+    """Return the first `count` bytes of 16 packed codes."""
     per_byte = 8 // bits
     codes = codes << f.values([lane % per_byte * bits for lane in range(LANES)], I32)
     distance = 1
@@ -169,7 +173,7 @@ def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
 
 @kernel(query=PTR, scale=F32, scratch=PTR, target=PTR)
 def encode_query(f: Function, rows: LandmarkRows, dtype: str) -> None:
-    """A query head of f32 or bf16 in codes, `LandmarkRows.query_bytes`; `scale` is the attention's."""
+    """Encode a query head in f32 or bf16 (`LandmarkRows.query_bytes`); `scale` is the scale of attention."""
     rotated, encoded = f["scratch"], f["scratch"] + rows.rotated_bytes
     for i, row in enumerate(_rotated(f, f["query"], dtype, rows.dim)):
         f.store(row, rotated + i * LINE)
@@ -187,7 +191,7 @@ def encode_query(f: Function, rows: LandmarkRows, dtype: str) -> None:
 
 
 def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) -> Value:
-    """The query's codes for a column, by planes; zeros behind the row."""
+    """Return the query's codes for a column, by planes, with zeros after the row."""
     type, first = vector(I8, rows.column_numbers), column * rows.column_numbers
     if first + rows.column_numbers <= rows.dim:
         codes = f.load(encoded + first, type)
@@ -204,11 +208,11 @@ def score_rows(
     f: Function, rows: LandmarkRows, codes: Operand, scales: Operand, place: Sequence[Value], count: Value,
     queries: Value, heads: int, staging: Value, out: Value, out_bytes: int, ahead: tuple[Value, int] | None = None,
 ) -> None:  # fmt: skip
-    """Logits of `count` rows from a place on, for each of `heads` queries: [heads][out_bytes] f32, up to whole vectors
-    of 16, where what is beyond `count` may be anything.
+    """Write the logits of `count` rows, from a place on, for each of `heads` queries: [heads][out_bytes] f32, in whole
+    vectors of 16; lanes beyond `count` are unspecified.
 
     Args:
-        ahead: what to prefetch meanwhile, and how many cache lines of it with each two blocks of 16 rows.
+        ahead: data to prefetch meanwhile, and the number of its cache lines for every two blocks of 16 rows.
     """
     *pair, first = place
     dense = row_bytes(codes) == rows.columns * COLUMN_BYTES == rows.nbytes
@@ -233,8 +237,8 @@ def score_rows(
 
 @kernel(codes=PTR, scales=PTR, queries=PTR, blocks=I64, out=PTR, asked=PTR)
 def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> None:
-    """Logits of blocks of 16 rows that lie one after another, each a whole number of columns; asks for `lines` lines
-    with each two blocks that are scored together."""
+    """Write the logits of contiguous blocks of 16 rows, each a whole number of columns. Prefetch `lines` cache lines
+    for every two blocks that are scored together."""
     pairs = f.constant(0)
     if rows.dot and heads + rows.columns <= PAIRED:
         pairs = f["blocks"] // 2 * 2
@@ -247,11 +251,12 @@ def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: i
 
 
 def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
-    """Logits of `count` blocks from number `first` on, which share what is loaded of the queries."""
+    """Write the logits of `count` blocks from number `first` on, which share the loads of the queries."""
     queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
     codes = f["codes"] + first * (rows.columns * LINE)
     scales = f["scales"] + first * (LANES * SIZES["bf16"])
-    # Into the second-level cache: asked for in the first one, they would hold up what stands in the second one already.
+    # Prefetched into the second-level cache: prefetches into the first would delay loads of data that are in the
+    # second.
     for i in range(count * rows.columns):
         f.prefetch(codes + (LANDMARK_AHEAD_BYTES + i * LINE), 2)
     f.prefetch(scales + LANDMARK_AHEAD_BYTES // 8, 2)
@@ -272,7 +277,7 @@ def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, f
 
 
 def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
-    """Rows of m words, one after another in m vectors of 16, as their m columns, lane r of row r."""
+    """Return rows of m words, contiguous in m vectors of 16, as their m columns; lane r belongs to row r."""
     count = len(lines)
     if count == 1:
         return list(lines)
@@ -295,8 +300,8 @@ def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
 
 
 def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
-    """`_columns` of rows of four words, each a quarter of a vector: shuffles within quarters, which more of a CPU's
-    units can do than others, then one that brings rows 0, 4, 8, 12, 1, 5, .. into order."""
+    """Return `_columns` of rows of four words, each a quarter of a vector. Shuffles within quarters, which more
+    execution units support than other shuffles, precede one that puts rows 0, 4, 8, 12, 1, 5, .. in order."""
 
     def pick(a: Value, b: Value, odd: int) -> Value:
         return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
@@ -309,7 +314,7 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
 def _add_bytes(
     f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
 ) -> Sums:
-    """The sums of each block and head with the products of a column of each block, by AVX512_VNNI."""
+    """Return the sums of each block and head plus the products of a column of each block, by AVX512_VNNI."""
     each, levels = 4 // rows.bits, rows.unsigned_levels
     nibbles = [[column & _NIBBLES, (column >> 4) & _NIBBLES] for column in columns]
     new_sums = [list(totals) for totals in sums]
@@ -328,7 +333,7 @@ def _add_bytes(
 def _add_numbers(
     f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
 ) -> Sums:
-    """The same in f32, of one block."""
+    """Return the sums of one block and each head plus the products of a column, in f32."""
     (column,), (totals,) = columns, sums
     for plane in range(rows.planes):
         for byte in range(COLUMN_BYTES):
@@ -341,5 +346,5 @@ def _add_numbers(
 
 
 def _unsigned_level(bits: int, code: Value) -> Value:
-    """The level of a code above the lowest one: twice the code, but 0, 7, 13, 20 of two bits."""
+    """Return the level of a code relative to the lowest level: twice the code, but 0, 7, 13, 20 for two bits."""
     return code * 7 - (code >> 1) if bits == 2 else code + code

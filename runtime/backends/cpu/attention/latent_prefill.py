@@ -1,12 +1,12 @@
-"""Attention of a prefill chunk over latent rows (`LatentChunkAttention`): as `prefill_attention`, of keys and values
-that a unit makes of a block of rows for its head, where it uses them.
+"""Attention of a prefill chunk over latent rows (`LatentChunkAttention`): `prefill_attention` with keys and values that
+each unit computes from a block of rows for its head.
 
-Making a row's key and value takes 2 P (N + Dv) operations a head, and attention to it 2 (D + Dv) for each query: with
-the sizes of DeepSeek-V3 (P 512, N and Dv 128, D 192) as much as 410 queries. So a block of queries is a whole chunk
-where that fits, and what is made serves all of them. Attention to the rows themselves, by absorbed queries, would take
-2 (L + P) for each query, 3.4 times 2 (D + Dv): more from a chunk of 171 on.
+Computing a row's key and value takes 2 P (N + Dv) operations per head, and attention to it 2 (D + Dv) per query. With
+the sizes of DeepSeek-V3 (P 512, N and Dv 128, D 192) this equals the attention of 410 queries. A block of queries is
+therefore a whole chunk if it fits, and shares the computed keys and values. Attention to the rows themselves, with
+absorbed queries, would take 2 (L + P) per query, 3.4 times 2 (D + Dv): more for chunks of 171 tokens or more.
 
-Products of rows with the matrices are those of keys with queries: a matrix's rows are packed as queries are.
+Products of rows with the matrices use the kernels of keys and queries: the rows of a matrix are packed like queries.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, c
 
 @executes(LatentChunkAttention)
 def lower_latent_chunk_attention(step: LatentChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Two phases: append; then attention. See `LatentChunkAttention` for shapes and meaning.
+    """Lower to two phases: append, then attention. See `LatentChunkAttention` for shapes and meaning.
 
-    Padding, the positions from `length` on, is left out: its rows of the scratch keep their bytes, too.
-    Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
+    Padding, the positions from `length` on, is skipped: its rows of the scratch are not written. Does nothing if start
+    < 0 or start + C exceeds T (the reference interpreter refuses these).
     """
     attention = _Latent(step, operands, features)
     return Lowered((attention.append_phase(((step.new_latent, step.latent_scratch),)), attention.phase))
 
 
 class _Latent(Causal):
-    """Causal attention of a chunk, every head to keys and values of its own.
+    """Causal attention of a chunk in which every head has keys and values of its own.
 
     Attributes:
-        width: numbers of a row, of which keys and values are made of the first `rank`.
-        own: columns of keys that are made, from `step.first` on.
-        ups: how the matrix of a head is packed that makes keys, and that of values.
+        width: numbers of a row; keys and values are computed from the first `rank`.
+        own: computed columns of keys, from `step.first` on.
+        ups: packed layouts of a head's matrices for keys and for values.
     """
 
     def __init__(self, step: LatentChunkAttention, operands: dict[str, Meta], features: Features) -> None:
@@ -75,17 +75,17 @@ class _Latent(Causal):
 
 
 class _LatentBlock(QueryBlock):
-    """Emits the attention of one block of queries of one head."""
+    """Emitter of the attention of one block of queries of one head."""
 
     a: _Latent
 
     def pack_queries(self) -> None:
-        """And the head's matrices."""
+        """Pack the queries and the head's matrices."""
         super().pack_queries()
         f, at, step = self.f, self.at, self.a.latent
         for name, rows, target in zip((step.k_up, step.v_up), self.a.ups, ("k_up", "v_up"), strict=True):
             up = self.context.operands[name]
-            last = up.shape[1] - 1  # rows behind it are not looked at
+            last = up.shape[1] - 1  # later rows are not used
 
             def source(row: Value, up: Operand = up, last: int = last) -> Value:
                 return address(f, up, self.head, f.min(row, last))
@@ -110,7 +110,7 @@ class _LatentBlock(QueryBlock):
     def _make(
         self, side: int, up: Value, count: int, latent: Rows, last: Value, used: Value, target: Rows
     ) -> None:
-        """Makes `count` numbers of every row of a block, by one matrix."""
+        """Compute `count` numbers of every row of a block, by one matrix."""
         f, a, rows, scores, size = self.f, self.a, self.a.ups[side], self.at["scores"], SIZES[self.a.tiles.numbers]
         for panel in range(rows.panels):
             score_panel(f, rows, a.scoring_of_rows, up + panel * rows.panel_bytes, latent, last, used, scores)

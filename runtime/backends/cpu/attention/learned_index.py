@@ -1,8 +1,8 @@
-"""Choices by a learned index (`ChooseByIndex`): the rows that `AttendChosen` attends to (`decode_attention`).
+"""Selection by a learned index (`ChooseByIndex`) of the rows that `AttendChosen` attends to (`decode_attention`).
 
-New keys are written first, since tokens of a chunk attend to each other's rows. Then, token by token: scores of all
-positions that the token may choose from, chunk by chunk as sort keys, and the choice. Where there are few tokens,
-several units share the chunks of one, and another phase chooses.
+New keys are written first, since tokens of a chunk attend to each other's rows. Then, token by token, all positions
+that the token may choose are scored, chunk by chunk as sort keys, and the highest are chosen. If there are few tokens,
+several units share the chunks of a token, and another phase chooses.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
 )
 
 CHUNK = 256
-"""Positions that are scored together. Their scores by all heads stay in the second-level cache."""
+"""Number of positions that are scored together. Their scores by all heads fit the second-level cache."""
 HIGHEST_KEY = 0x7FFFFFFF
 
 
 @executes(ChooseByIndex)
 def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], features: Features) -> Lowered:
-    """See the top of this file. A position beyond the keys that may be read is reported."""
+    """Lower `ChooseByIndex` (see the module docstring). A position beyond the readable keys is reported."""
     check_rows(step, operands, step.chosen)
     choice = _Choice(step, operands, features)
     tokens, slices, kept = choice.slots * choice.tokens, choice.slices, align(choice.choices * choice.key_bytes)
@@ -64,14 +64,13 @@ def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], featur
 
 
 class _Choice:
-    """The sizes of a choice.
+    """Sizes of a selection.
 
     Attributes:
-        tokens, choices: tokens of a slot, and choices of each.
+        tokens, choices: tokens of a slot, and selections of each token.
         slices: units that share the positions of a token.
-        key_bytes: of the sort keys of one choice.
+        key_bytes: bytes of the sort keys of one selection.
     """
-
     def __init__(self, step: ChooseByIndex, meta: dict[str, Meta], features: Features) -> None:
         (self.slots, self.tokens, self.heads, _), (_, _, self.positions, _) = meta[step.query][0], meta[step.keys][0]
         _, self.choices, _, self.topk = meta[step.chosen][0]
@@ -90,7 +89,7 @@ class _Choice:
 
 
 class _Token:
-    """One token under construction; `count` positions are those that it chooses from."""
+    """Emitter of the selection for one token; it may choose from the first `count` positions."""
 
     def __init__(self, choice: _Choice, context: Context, number: Value) -> None:
         self.f, self.choice, self.step, self.context = context.f, choice, choice.step, context
@@ -102,8 +101,8 @@ class _Token:
         self.count = f.select(position < most, f.max(position + 1, 0), 0)
 
     def score(self, part: Value, keys: Value, at: dict[str, Value]) -> None:
-        """Stores the sort keys of a slice of the positions that the token chooses from, [Hc][key_bytes], the lowest one
-        up to a whole chunk."""
+        """Store the sort keys of a slice of the positions that the token may choose, [Hc][key_bytes], padded with the
+        lowest key to a whole chunk."""
         f, choice, step = self.f, self.choice, self.step
         query, rows = self.context.operands[step.query], self.context.operands[step.keys]
         queries = GroupQueries(f, choice.keys, at["keys"])
@@ -120,7 +119,8 @@ class _Token:
                     topk.store_keys(f, scores, exists, keys + number * choice.key_bytes + (first + place.index) * 4)
 
     def _scores(self, logits: Value, place: Value) -> list[Value]:
-        """The scores of 16 positions for each choice, of the products [Hi][CHUNK] with the token's queries."""
+        """Return the scores of 16 positions for each selection, from the products [Hi][CHUNK] with the token's
+        queries."""
         f, heads = self.f, self.choice.heads
 
         def products(head: int | Value) -> Value:
@@ -135,7 +135,7 @@ class _Token:
         return list(head.results)
 
     def choose(self, keys: Value, at: dict[str, Value]) -> None:
-        """Writes the token's choices, all positions where they are not more than it may choose."""
+        """Write the token's choices: all positions if they are not more than it may choose."""
         f, choice = self.f, self.choice
         for one in range(choice.choices):
             target = address(f, self.context.operands[self.step.chosen], self.slot, one, self.token)
@@ -150,7 +150,7 @@ class _Token:
                     topk.choose(f, own, 0, self.count, f.constant(room), room, target, at["choice"], choice.positions)
 
     def _choose_blocks(self, keys: Value, target: Value, at: dict[str, Value]) -> None:
-        """Writes the positions of the best blocks."""
+        """Write the positions of the best blocks."""
         f, choice, block, room = self.f, self.choice, self.step.block, self.choice.room
         blocks, lowest = f.ceildiv(self.count, block), f.constant(topk.LOWEST_KEY, I32)
         with f.loop(blocks // LANES * LANES, -(-choice.blocks // LANES) * LANES) as place:

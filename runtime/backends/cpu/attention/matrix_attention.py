@@ -1,12 +1,12 @@
 """Scores and weighted sums of panels by tile registers (AMX_BF16).
 
-A register tile is 32 keys, or columns of values, by 32 query rows: registers 0 .. 3 sum, [key half][row half]; 4 and 5
-hold 16 keys or columns each, 32 bf16 of every one; 6 and 7 the same 16 words of 16 query rows each. Keys are read where
-they lie, and packed queries and the weights of pairs of keys have the form of a right operand as they are. Values are
-turned: [columns][pairs of keys].
+A tile is 32 keys, or columns of values, by 32 query rows. Registers 0 .. 3 hold sums, [key half][row half]; 4 and 5
+hold 16 keys or columns each, 32 bf16 of every one; 6 and 7 hold the same 16 words of 16 query rows each. Keys are read
+in place; packed queries and the weights of pairs of keys already have the form of a right operand. Values are
+transposed to [columns][pairs of keys].
 
-The instruction adds the products of even elements and those of odd ones by themselves, which is another order than that
-of AVX512_BF16: the bits differ from those of a CPU without tile registers.
+The instruction sums the products of even elements and of odd elements separately, which is another order than that of
+AVX512_BF16, so the bits differ from those of a CPU without tile registers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sscc.runtime.backends.cpu.codegen.figures import LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, TILE_ROW, Function, Value, vector
 
 REGISTERS = ((LANES, TILE_ROW),) * 8
-"""Rows and bytes of a row of each register."""
+"""Rows, and bytes per row, of each register."""
 UNIT = 16
-"""Words of a row that a register holds."""
+"""Number of words of a row that a register holds."""
 _HALVES = range(2)
 _KEYS = 2 * LANES
 _LEFT, _RIGHT = 4, 6
@@ -26,7 +26,7 @@ _LANESF = vector(F32, LANES)
 
 
 def matrix_scores(f: Function, words: int, row_bytes: int) -> None:
-    """The body of `scoring.panel_products`, for rows of a multiple of 16 words."""
+    """Compute `scoring.panel_products` for rows of a multiple of 16 words."""
     staged = f.stack(_KEYS * words * 4)
     with f.loop(0, f["count"]) as tile:
         first = tile.index * _KEYS
@@ -55,7 +55,7 @@ def _scores_of(f: Function, key: Value, stride: Value, words: int, scores: Value
 
 
 def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_bytes: int) -> None:
-    """Add the products of 16 words: of one or two times 16 rows at `left`, and of 16 rows at `right`."""
+    """Add the products of 16 words: of 16 or 32 rows at `left` and 16 rows at `right`."""
     for part in _HALVES:
         f.load_tile(_RIGHT + part, right + part * LINE, UNIT, stride=row_bytes)
     for half, rows in enumerate(left):
@@ -65,8 +65,8 @@ def _multiply(f: Function, left: list[Value], stride: Value, right: Value, row_b
 
 
 def matrix_sums(f: Function, columns: int, row_bytes: int) -> None:
-    """The body of `combination.panel_sums`, for a number of steps that is a multiple of 16; columns up to the next
-    multiple of 16 are summed too."""
+    """Compute `combination.panel_sums` for a number of steps that is a multiple of 16. Columns up to the next multiple
+    of 16 are summed too."""
     shrink = [f.load(f["shrink"] + part * LINE, _LANESF) for part in _HALVES]
     groups = -(-columns // LANES)
     with f.loop(0, groups * LANES) as column:
@@ -80,7 +80,7 @@ def matrix_sums(f: Function, columns: int, row_bytes: int) -> None:
 
 
 def _sums_of(f: Function, first: Value, halves: int, row_bytes: int) -> None:
-    """Add to the sums of 16 columns from `first` on, or of twice as many."""
+    """Add to the sums of 16 or 32 columns from `first` on."""
     places = [
         (2 * half + part, f["sums"] + (first + half * LANES) * row_bytes + part * LINE)
         for half in range(halves)

@@ -1,9 +1,10 @@
-"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over them; pooling, top-K.
+"""SnapKV's scores of a prompt's positions: softmax weights of the observed queries, summed over the queries; pooling;
+top-K.
 
-A setting of panels that sums no values: all queries of a KV head's group are packed, with rows ordered (head of the
-group, query), and each unit goes through the keys of a slice of positions. Work is bounded by the prompt's length, not
-by the rows of its scratch: each KV head has a fixed number of units (`SLICES` at most) that share its positions evenly;
-those that get none do nothing.
+The scores use panels without sums of values: all queries of a KV head's group are packed, with rows ordered (head of
+the group, query), and each unit processes the keys of a slice of positions. Work depends on the prompt's length, not on
+the rows of its scratch: each KV head has a fixed number of units (`SLICES` at most) that share its positions evenly;
+units without positions do nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from sscc.runtime.backends.cpu.codegen.topk import choice_bytes, choose, key_byt
 
 @executes(ObservationScores)
 def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, slice of positions); one more before it where the log-sum-exp is not given.
+    """Lower `ObservationScores` to one phase in units of (KV head, slice of positions), with another phase before it if
+    the log-sum-exp is not an operand.
 
-    See `ObservationScores`. Shared scratch: peaks and totals of the slices, where the log-sum-exp is computed. Does
-    nothing where the length is not 1 .. T.
+    Shared scratch: peaks and totals of the slices, if the log-sum-exp is computed. Does nothing unless the length is 1
+    .. T.
     """
     check_rows(step, operands)
     scorer = _Scorer(step, operands, features)
@@ -40,7 +42,7 @@ def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta],
 
 
 class _Scorer:
-    """Scores of positions from the observed queries of a KV head's group."""
+    """Scores of positions, from the observed queries of a KV head's group."""
 
     def __init__(self, step: ObservationScores, operands: dict[str, Meta], features: Features) -> None:
         (_, heads, self.window, depth), _, query_type = operands[step.observed]
@@ -60,9 +62,9 @@ class _Scorer:
         )
 
     def emit_scores(self, context: Context) -> None:
-        """Writes scores [0, length) of the units' slices."""
+        """Write the scores [0, length) of the units' slices."""
         f, length = context.f, context.scalars[self.step.length]
-        end = length - f.min(length, min(self.window, self.step.recent))  # positions from there on score zero by rule
+        end = length - f.min(length, min(self.window, self.step.recent))  # later positions score zero by definition
         with prompt_slices(context, self.kv_heads, self.limit, length, end) as (head, part, first, last):
             scores = address(f, context.operands[self.step.scores], head)
             with f.when(part.eq(0)), f.loop(end, length) as place:
@@ -75,7 +77,7 @@ class _Scorer:
                     piece.score(block.index, scores)
 
     def emit_partial_sums(self, context: Context) -> None:
-        """Writes the peak and the total of every packed row over the units' slices of keys, to shared scratch."""
+        """Write the peak and the total of every packed row over the units' slices of keys to shared scratch."""
         f, length, row_bytes = context.f, context.scalars[self.step.length], self.rows.row_bytes
         with prompt_slices(context, self.kv_heads, self.limit, length, length) as (head, part, first, last):
             peaks = context.shared + (head * self.slices + part) * (2 * row_bytes)
@@ -90,14 +92,15 @@ class _Scorer:
 
 
 class _Slice:
-    """Emits what a unit does with the keys of one KV head up to `last`."""
+    """Emitter of a unit's work on the keys of one KV head up to `last`."""
 
     def __init__(self, scorer: _Scorer, context: Context, head: Value, last: Value) -> None:
         self.s, self.tiles, self.context, self.f = scorer, scorer.tiles, context, context.f
         self.at, self.head, self.last = scorer.scratch.at(context.private), head, last
 
     def pack_queries(self) -> None:
-        """Packed queries and positions of all rows, -1 for rows that are none; and the log-sum-exp, where given."""
+        """Pack queries and positions of all rows, with position -1 for padding; and the log-sum-exp, if it is an
+        operand."""
         f, s, at, observed = self.f, self.s, self.at, self.context.operands[self.s.step.observed]
         length = self.context.scalars[s.step.length]
         filled = f.min(length, s.window)
@@ -121,7 +124,7 @@ class _Slice:
         s.rows.pack(f, s.rows.panels, source, observed.dtype, at["staging"], at["query"], put_state)
 
     def prepare_sums(self) -> None:
-        """Turns log-sum-exps, given or of the slices together, to what is added to an exponent of 2."""
+        """Convert log-sum-exps (operand, or combined from the slices) to addends of an exponent of 2."""
         f = self.f
         with f.loop(0, self.s.rows.row_bytes, LINE) as place:
             target = self.at["sums"] + place.index
@@ -129,7 +132,7 @@ class _Slice:
             f.store(log_sum_exp * -LOG2E, target)
 
     def _combined(self, place: Value) -> Value:
-        """The log-sum-exp of 16 rows from the peaks and totals of the slices."""
+        """Return the log-sum-exp of 16 rows from the peaks and totals of the slices."""
         f, s, row_bytes = self.f, self.s, self.s.rows.row_bytes
         step = 2 * row_bytes
         peaks = self.context.shared + self.head * (s.slices * step) + place
@@ -142,7 +145,7 @@ class _Slice:
         return f.fma(highest, s.scoring.left, log(f, part.results[0]))
 
     def score(self, first: Value, scores: Value) -> None:
-        """Writes the scores of a block of positions."""
+        """Write the scores of a block of positions."""
         f = self.f
         key, count = self._keys(first)
         f.fill(self.at["votes"], count * LINE)
@@ -154,13 +157,13 @@ class _Slice:
             f.store(total / float(self.s.group), scores + (first + row.index) * 4)
 
     def accumulate(self, first: Value, peaks: Value, totals: Value) -> None:
-        """Takes a block of keys into the running peaks and totals."""
+        """Update the running peaks and totals with a block of keys."""
         f, tiles, scores = self.f, self.tiles, self.at["scores"]
         key, count = self._keys(first)
         with f.loop(0, self.s.rows.panels) as panel:
             place = panel.index * tiles.row_bytes
             keys = self._products(panel.index, key, count)
-            # Keys behind the slice's last one repeat it, in the places of the next slice's.
+            # Entries beyond the slice's last key repeat that key.
             with f.loop(count * tiles.row_bytes, keys * tiles.row_bytes, LINE) as extra:
                 f.store(f.splat(float("-inf")), scores + extra.index)
             panel_mask(f, tiles, EVERY_POSITION)(scores, first, keys, self.at["positions"] + place)
@@ -168,19 +171,19 @@ class _Slice:
             softmax(scores, keys, peaks + place, totals + place, self.at["shrink"] + place)
 
     def _keys(self, first: Value) -> tuple[tuple[Value, int], Value]:
-        """A block of keys as products take them, and how many."""
+        """Return a block of keys as operands of products, and their number."""
         f, s = self.f, self.s
         key, count = self.context.operands[s.step.key], f.min(self.last - first, self.tiles.block)
         place = (0, self.head, first)
         return plain_rows(f, key, place, s.rows.depth, count - 1, count, self.at["key"], self.tiles.numbers), count
 
     def _products(self, panel: Value, key: tuple[Value, int], count: Value) -> Value:
-        """Bounded products, for one panel of queries; those behind the last key are the last key's."""
+        """Compute bounded products for one panel of queries; entries beyond the last key repeat it."""
         query = self.at["query"] + panel * self.s.rows.panel_bytes
         return score_panel(self.f, self.s.rows, self.s.scoring, query, key, count - 1, count, self.at["scores"])
 
     def _vote(self, first: Value, count: Value, place: Value) -> None:
-        """Adds a panel's softmax weights to the votes of `count` keys."""
+        """Add a panel's softmax weights to the votes of `count` keys."""
         f, tiles, factor = self.f, self.tiles, self.f.splat(self.s.scoring.left * LOG2E)
         sums = [f.load(self.at["sums"] + place + v * LINE, FLOATS) for v in range(tiles.vectors)]
         positions = [f.load(self.at["positions"] + place + v * LINE, PLACES) for v in range(tiles.vectors)]
@@ -199,9 +202,9 @@ class _Slice:
 
 @executes(Pool)
 def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (KV head, slice of positions). See `Pool`; writes pooled[:, :length] only.
+    """Lower `Pool` to one phase in units of (KV head, slice of positions). It writes pooled[:, :length] only.
 
-    Does nothing where the length is not 1 .. T.
+    Does nothing unless the length is 1 .. T.
     """
     check_rows(step, operands)
     kv_heads, limit = operands[step.scores][0]
@@ -218,7 +221,8 @@ def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Low
 
 
 def _pooled(f: Function, scores: Value, place: Value, length: Value, step: Pool) -> Value:
-    """Pooled scores of positions place .. place + 15, from f32 scores [length]; any value from `length` on."""
+    """Return the pooled scores of positions place .. place + 15 from f32 scores [length]; unspecified from `length`
+    on."""
     width, mean = step.width, step.mode == "avg"
     first = f.broadcast(f.cast("arith.trunci", place - width // 2, I32), 16) + f.lanes()
     end = f.broadcast(f.cast("arith.trunci", length, I32), 16)
@@ -238,9 +242,9 @@ def _pooled(f: Function, scores: Value, place: Value, length: Value, step: Pool)
 
 @executes(Select)
 def lower_select(step: Select, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of KV heads. See `Select`; NaN ranks above all scores, as in the reference interpreter.
+    """Lower `Select` to one phase in units of KV heads. NaN ranks above all scores, as in the reference interpreter.
 
-    Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T.
+    Shared scratch: an i32 per score. Does nothing unless the length is 1 .. T.
     """
     check_rows(step, operands, step.selected)
     (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]

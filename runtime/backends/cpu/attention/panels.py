@@ -1,13 +1,13 @@
-"""Panels: the query rows of a prompt as attention over many queries takes them, 16 to a vector.
+"""Panels: query rows of a prompt in the layout of attention over many queries, 16 per vector.
 
-Scores stand transposed, ``scores[key][row]``: a lane is a query row. So keys are read where they lie, one element (or
-pair) at a time for all lanes, nothing of the softmax crosses lanes, and only queries are packed, once for all keys.
+Scores are transposed, ``scores[key][row]``: a lane is a query row. Keys are therefore read in place, one element (or
+pair) at a time for all lanes; the softmax does not cross lanes; and only queries are packed, once for all keys.
 
-A *word* is what one multiplication takes of a row: an f32, or a pair of bf16 where products are made in pairs
-(`Tiling.pairs`). A *panel* is `Tiling.vectors` * 16 query rows. In scratch:
+A *word* is the part of a row that one multiplication uses: an f32, or a pair of bf16 if products are of pairs
+(`Tiling.pairs`). A *panel* is `Tiling.vectors` * 16 query rows. Scratch contains:
 
 * packed queries of a panel: [words, panel] words;
-* scores of a panel: [keys, panel] f32; weights take their place, [keys, panel] f32 or [keys / 2, panel] pairs;
+* scores of a panel: [keys, panel] f32; weights overwrite them, [keys, panel] f32 or [keys / 2, panel] pairs;
 * sums of a panel: [columns, panel] f32; peak, total and shrink: [panel] f32, positions [panel] i32.
 """
 
@@ -27,16 +27,16 @@ class Tiling:
     """Sizes of register tiles for the CPU.
 
     Args:
-        dtypes: of queries, keys and values.
-        matrix: whether products may be those of tile registers.
+        dtypes: dtypes of queries, keys and values.
+        matrix: True to use tile registers if possible.
 
     Attributes:
-        pairs: products of pairs of bf16, where all of `dtypes` are bf16 and `depth` is even; else of f32.
-        matrix: products by tile registers (`matrix_attention`), where `depth` fills their rows.
-        numbers: the dtype of what products are made of.
-        keys, vectors: keys, or columns of values, and vectors of query rows of a register tile; keys are even.
-        panel, row_bytes: query rows of a panel, and bytes of one word, score or sum of each of them.
-        block: keys whose scores are made before they are used; a multiple of `keys`.
+        pairs: True for products of pairs of bf16, if all `dtypes` are bf16 and `depth` is even; False for f32.
+        matrix: True for products in tile registers (`matrix_attention`), if `depth` fills their rows.
+        numbers: dtype of the factors.
+        keys, vectors: keys (or columns of values) and vectors of query rows of a register tile; `keys` is even.
+        panel, row_bytes: query rows of a panel, and the bytes of one word, score or sum of all of them.
+        block: keys that are scored before their scores are used; a multiple of `keys`.
     """
 
     def __init__(self, features: Features, dtypes: Sequence[str], depth: int, *, matrix: bool = False) -> None:
@@ -52,14 +52,14 @@ class Tiling:
         return depth // 2 if self.pairs else depth
 
     def load_words(self, f: Function, row: Value) -> list[Value]:
-        """The word at `row` of every query row of a panel."""
+        """Return the word at `row` of every query row of a panel."""
         words = vector(BF16, 32) if self.pairs else FLOATS
         return [f.load(row + v * LINE, words) for v in range(self.vectors)]
 
     def add_products(
         self, f: Function, pointers: Sequence[Value], rows: Sequence[Value], totals: Sequence[Value]
     ) -> list[Value]:
-        """totals[i][v] + word at pointers[i] * rows[v]."""
+        """Return totals[i][v] + word at pointers[i] * rows[v]."""
         sums: list[Value] = []
         for i, pointer in enumerate(pointers):
             if self.pairs:
@@ -72,7 +72,7 @@ class Tiling:
 
 
 class QueryRows:
-    """Packed queries: `panels` panels of rows of `depth` elements; words are padded to 16."""
+    """Layout of packed queries: `panels` panels of rows of `depth` elements; words are padded to 16."""
 
     def __init__(self, tiles: Tiling, depth: int, rows: int) -> None:
         self.tiles, self.depth, self.panels = tiles, depth, -(-rows // tiles.panel)
@@ -84,8 +84,8 @@ class QueryRows:
         self, f: Function, panels: Value | int, source: Callable[[Value], Value], dtype: str, staging: Value,
         target: Value, then: Callable[[Value], None] = lambda row: None,
     ) -> None:  # fmt: skip
-        """Packs the rows of some panels, each at the address that `source` gives of its number; `then` emits what else
-        to do for a row. 16 rows are staged, then turned to a vector."""
+        """Pack the rows of some panels; `source` returns the address of a row by its number, and `then` emits further
+        code for a row. 16 rows are staged, then transposed to vectors."""
         turn, vectors = transpose(f), self.tiles.vectors
         with f.loop(0, panels * vectors) as group:
             with f.loop(0, 16) as lane:

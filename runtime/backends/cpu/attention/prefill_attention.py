@@ -1,20 +1,21 @@
-"""Attention of a prefill chunk: causal, in panels, with a running softmax; and the prompt's last queries, kept.
+"""Attention of a prefill chunk: causal, in panels, with an online softmax; and observation of the prompt's last
+queries.
 
 A unit is a KV head and two blocks of queries of its whole group, block i and block n - 1 - i, so that units cost about
-the same although later queries see more keys. Keys are walked in blocks up to the last one that the queries see. Rows
-are ordered (query, head of the group), so a panel's diagonal is short. For each block of keys and each panel:
+the same although later queries see more keys. Keys are processed in blocks up to the last one that the queries see.
+Rows are ordered (query, head of the group), so that a panel's diagonal is short. For each block of keys and each panel:
 
-    row_source     keys and values lie one after another in a prompt's scratch, to which the chunk's are appended first
-    row_codec      those of another dtype than products are made of are decoded or widened, once for all panels
+    row_source     keys and values are contiguous in a prompt's scratch, to which those of the chunk are appended first
+    row_codec      rows of another dtype than that of products are decoded or widened, once for all panels
     scoring        products of the panel with the keys
-    visibility     scores are hidden where the diagonal passes, or the border of a window; the walk begins at the first
-                   block of which the first query sees a key
-    combination    weights by a running softmax, and weighted sums of the values
+    visibility     scores are masked at the diagonal and at the border of a window; the first block is the first one
+                   with a key that the first query sees
+    combination    weights by an online softmax, and weighted sums of the values
 
-With bf16 queries, keys and values and `Features.bf16_dot`, products are of bf16 pairs, summed in f32; the softmax's
-weights are rounded to bf16 before they meet the values (relative error of a weight up to 2**-9), their sum is not.
-Encoded keys and values are rounded to bf16 then, too. Otherwise all is f32. The order of sums depends on the shapes and
-on `start` only.
+With bf16 queries, keys and values and `Features.bf16_dot`, products are of bf16 pairs, summed in f32. The softmax's
+weights are then rounded to bf16 before their product with the values (relative error of a weight up to 2**-9), but not
+before their sum. Encoded keys and values are then also rounded to bf16. Otherwise everything is f32. The order of sums
+depends only on the shapes and on `start`.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
 )
 
 Rows = tuple[Value, int]
-"""Address of the first row of a block, and bytes from one row to the next."""
+"""Address of the first row of a block, and bytes between rows."""
 
 
 @executes(ChunkAttention)
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Two phases: append; then attention. See `ChunkAttention` for shapes and meaning.
+    """Lower to two phases: append, then attention. See `ChunkAttention` for shapes and meaning.
 
-    Padding, the positions from `length` on, is left out: its rows of the scratches keep their bytes, too.
-    Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
+    Padding, the positions from `length` on, is skipped: its rows of the scratches are not written. Does nothing if
+    start < 0 or start + C exceeds T (the reference interpreter refuses these).
     """
     attention = Causal.of(step, operands, features, step.k_scratch, step.v_scratch)
     appended = ((step.new_key, step.k_scratch), (step.new_value, step.v_scratch))
@@ -65,16 +66,16 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
 
 @executes(CausalAttention)
 def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase. See `CausalAttention`. Padding is left out: its rows of `out` and `log_sum_exp` keep their bytes.
+    """Lower `CausalAttention` to one phase. Padding is skipped: its rows of `out` and `log_sum_exp` are not written.
 
-    Does nothing where start < 0 or start + C exceeds T.
+    Does nothing if start < 0 or start + C exceeds T.
     """
     return Lowered((Causal.of(step, operands, features, step.key, step.value).phase,))
 
 
 @executes(Observe)
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase, in units of (head, 32 queries). See `Observe`."""
+    """Lower `Observe` to one phase, in units of (head, 32 queries)."""
     check_rows(step, operands)
     (_, heads, chunk, _), (_, _, window, _) = operands[step.query][0], operands[step.observed][0]
 
@@ -89,13 +90,13 @@ def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) 
 
 
 class Causal:
-    """The sizes of causal attention of a chunk, and its phases.
+    """Causal attention of a chunk: its sizes and phases.
 
     Args:
-        names: query, key, value, out.
-        queries: of a block, at most.
-        window: which positions a query sees.
-        sinks: the logits of learned sinks.
+        names: operands for query, key, value and out.
+        queries: maximum number of queries of a block.
+        window: positions that a query sees.
+        sinks: operand with the logits of learned sinks.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class Causal:
         self.queries = block_of_queries(self.group, self.chunk, tiles.panel, queries)
         self.rows = QueryRows(tiles, self.depth, self.queries * self.group)
         self.blocks = -(-self.chunk // self.queries)
-        self.pairs = -(-self.blocks // 2)  # of blocks, the middle one alone where their number is odd
+        self.pairs = -(-self.blocks // 2)  # pairs of blocks; if their number is odd, the middle one is alone
         self.padded_columns = -(-self.columns // 16) * 16
         self.panel_sums = self.padded_columns * tiles.row_bytes
-        self.turned_stride = tiles.block // 2 * 4  # bytes of a column of turned values: pairs of the keys of a block
+        self.turned_stride = tiles.block // 2 * 4  # bytes of a column of transposed values
 
     @classmethod
     def of(
@@ -123,7 +124,7 @@ class Causal:
     ) -> Causal:
         (_, kv_heads, _, _), _, key_type = operands[key]
         query_type, value_type = operands[step.query][2], operands[value][2]
-        numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
+        numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded to the query dtype
         tiles = Tiling(features, (query_type, *numbers), operands[step.query][0][3], matrix=True)
         return cls(
             step, operands, (step.query, key, value, step.out), kv_heads, tiles, Scoring(step.scale, step.softcap),
@@ -131,7 +132,8 @@ class Causal:
         )  # fmt: skip
 
     def pieces(self) -> dict[str, int]:
-        """Bytes of private scratch by name: all panels of a block of queries, one block of keys. See `panels`."""
+        """Return the sizes in bytes of private scratch by name: all panels of a block of queries, and one block of
+        keys. See `panels`."""
         tiles, rows = self.tiles, self.rows
         key_type, value_type = (self.operands[name][2] for name in self.names[1:3])
         state = dict.fromkeys(("positions", "peak", "total", "shrink", "log_sum_exp"), rows.row_bytes)
@@ -149,17 +151,17 @@ class Causal:
         }
 
     def fits(self, context: Context) -> Value:
-        """True if the chunk lies in the scratch (i1)."""
+        """Return True if the chunk lies in the scratch (i1)."""
         start = context.scalars[self.step.start]
         return (start >= 0) & (start + self.chunk <= self.limit)
 
     def live(self, context: Context) -> Value:
-        """The chunk's positions that are not padding; may be negative."""
+        """Return the number of the chunk's positions that are not padding; may be negative."""
         return context.f.min(context.scalars[self.step.length] - context.scalars[self.step.start], self.chunk)
 
     def append_phase(self, sides: Sequence[tuple[str, str]]) -> Phase:
-        """A chunk's rows go into scratches at `start`, in units of (head of the rows, 32 of them). `sides`: the
-        names of new rows and of their scratch."""
+        """Return the phase that copies a chunk's rows to scratches at `start`, in units of (head of the rows, 32 of
+        them). `sides`: names of new rows and of their scratch."""
         blocks, heads = -(-self.chunk // figures.ROW_BLOCK), self.operands[sides[0][0]][0][1]
 
         def append(context: Context) -> None:
@@ -174,7 +176,7 @@ class Causal:
         return Phase(heads * blocks, append)
 
     def block_at(self, context: Context, head: Value, first: Value, live: Value) -> QueryBlock:
-        """The block of queries from `first` on."""
+        """Return the block of queries from `first` on."""
         return QueryBlock(self, context, head, first, live)
 
     @property
@@ -199,8 +201,8 @@ class Causal:
 
 
 def block_of_queries(group: int, chunk: int, panel: int, most: int = LARGEST_QUERY_BLOCK) -> int:
-    """Queries of a block, at most `most`: few rows that only fill up panels, few blocks, and pairs of blocks that are
-    alike."""
+    """Return the number of queries of a block, at most `most`, that minimizes padding rows in panels, the number of
+    blocks, and the difference between paired blocks."""
 
     def rows(queries: int) -> int:
         return -(-queries * group // panel) * panel + figures.KEY_WALK_ROWS if queries else 0
@@ -215,7 +217,7 @@ def block_of_queries(group: int, chunk: int, panel: int, most: int = LARGEST_QUE
 
 
 class QueryBlock:
-    """Emits the attention of one block of queries."""
+    """Emitter of the attention of one block of queries."""
 
     def __init__(self, attention: Causal, context: Context, head: Value, first: Value, live: Value) -> None:
         self.a, self.context, self.f = attention, context, context.f
@@ -239,7 +241,7 @@ class QueryBlock:
             self._keep(a.step.log_sum_exp)
 
     def _row(self, row: Value) -> tuple[Value, Value]:
-        """Query (in the block) and head of a row; rows behind the last query repeat it."""
+        """Return the query (in the block) and the head of a row; rows after the last query repeat it."""
         return self.f.min(row // self.a.group, self.count - 1), self.head * self.a.group + row % self.a.group
 
     def pack_queries(self) -> None:
@@ -263,7 +265,7 @@ class QueryBlock:
         f.fill(self.at["sums"], self.panels * a.panel_sums)
         if a.sinks is None:
             return
-        # Learned sinks have no keys. Peaks are products that scores are `left` times of.
+        # Learned sinks have no keys. Peaks are unscaled: scores are `left` times them.
         sinks = self.context.operands[a.sinks]
         with f.loop(0, self.panels * a.tiles.panel) as row:
             _, head = self._row(row.index)
@@ -272,7 +274,7 @@ class QueryBlock:
             f.store(f.constant(1.0, F32), self.at["total"] + row.index * 4)
 
     def _keys(self, first: Value, limit: Value) -> None:
-        """Takes in the block of keys from `first` on; no row from `limit` on is read."""
+        """Process the block of keys from `first` on; no row from `limit` on is read."""
         f, a = self.f, self.a
         last = limit - 1 - first
         used = f.min(last + 1, a.tiles.block)
@@ -286,7 +288,7 @@ class QueryBlock:
                 self._panel(panel.index, first, last, f.min(seen, used), key, value)
 
     def rows_at(self, first: Value, last: Value, used: Value) -> tuple[Rows, Rows]:
-        """Keys and values of a block as products take them. Row `last` stands in for those behind it."""
+        """Return the keys and values of a block as operands of products. Row `last` is read in place of later ones."""
         f, a, at = self.f, self.a, self.at
         place, decoded = (0, self.head, first), at["decoded" if a.encoded and a.tiles.pairs else "value"]
         key = plain_rows(f, self.k, place, a.depth, last, used, at["key"], a.tiles.numbers)
@@ -294,8 +296,8 @@ class QueryBlock:
         return key, self.paired(value, last, used) if a.tiles.pairs else value
 
     def paired(self, value: Rows, last: Value, used: Value) -> Rows:
-        """Values of bf16 in pairs of rows, for tile registers turned, and bytes from pair to pair or column to
-        column."""
+        """Return values of bf16 in pairs of rows, transposed for tile registers, with the bytes between pairs or
+        columns."""
         f, a, at = self.f, self.a, self.at
         steps, pair_bytes = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2), a.padded_columns * 4
         pack_pairs(f, *value, last, steps, at["value"], a.columns)
@@ -308,12 +310,12 @@ class QueryBlock:
         return at["turned"], a.turned_stride
 
     def _position(self, panel: Value, lane: int) -> Value:
-        """The position of a row of a panel."""
+        """Return the position of a row of a panel."""
         place = self.at["positions"] + panel * self.a.tiles.row_bytes + lane * 4
         return self.f.cast("arith.extsi", self.f.load(place, I32), I64)
 
     def _panel(self, panel: Value, first: Value, last: Value, count: Value, key: Rows, value: Rows) -> None:
-        """Takes in `count` keys of a block for one panel of query rows."""
+        """Process `count` keys of a block for one panel of query rows."""
         f, a, tiles, scores = self.f, self.a, self.a.tiles, self.at["scores"]
         query = self.at["query"] + panel * a.rows.panel_bytes
         keys = score_panel(f, a.rows, a.scoring, query, key, last, count, scores)
@@ -330,7 +332,7 @@ class QueryBlock:
         panel_sums(f, tiles, a.columns)(scores, *value, keys // 2 if tiles.pairs else count, shrink, sums)
 
     def _write(self) -> None:
-        """Divides by the totals, and turns the sums to rows of the output."""
+        """Divide the sums by the totals, and transpose them to rows of the output."""
         f, a, turn = self.f, self.a, transpose(self.f)
         turned, vectors, turned_bytes = self.at["staging"], a.tiles.vectors, a.padded_columns * 4
         with f.loop(0, self.panels * vectors) as group:
@@ -351,7 +353,7 @@ class QueryBlock:
                     copy_row(f, turned + lane.index * turned_bytes, "f32", target, self.o.dtype, a.columns)
 
     def _keep(self, name: str) -> None:
-        """Writes every query's log-sum-exp."""
+        """Write every query's log-sum-exp."""
         f, a, at, target = self.f, self.a, self.at, self.context.operands[name]
         with f.loop(0, self.panels * a.tiles.vectors) as group:
             peak, total = (f.load(at[state] + group.index * LINE, FLOATS) for state in ("peak", "total"))

@@ -1,9 +1,9 @@
-"""A decode step whose query chooses the rows that it attends to (`QueryAttention`), and its parts alone.
+"""Decode step whose query selects the rows that it attends to (`QueryAttention`), and its parts as separate steps.
 
-The fused step has the phases of `DecodeAttention`, over sinks, ring and an index in shared scratch, behind those of the
-choice (`row_choice`). The unit of a slot's first slice scores sinks and ring, too, and writes the new row and its
-landmark, which no unit of this step reads. Work is bounded by the slot's length; a slot that has no more candidates
-than it may choose scores none.
+The fused step consists of the phases of the selection (`row_choice`), then those of `DecodeAttention` over sinks, ring
+and an index in shared scratch. The unit of a slot's first slice also scores sinks and ring, and writes the new row and
+its landmark, which no unit of this step reads. Work depends on the slot's length; a slot with no more candidates than
+it may choose scores none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sscc.runtime.backends.cpu.codegen.row_copies import (
 )
 
 _CHOSEN = "%chosen"
-"""The operand that attention reads from shared scratch: the chosen positions."""
+"""Name of the operand in shared scratch with the chosen positions."""
 _FLOATS = vector(F32, LANES)
 
 
@@ -44,15 +44,15 @@ _FLOATS = vector(F32, LANES)
 
 
 class _Scorer:
-    """Scores of candidates by their landmarks: by codes, or of 16 bits by the products of attention with keys.
+    """Scores of candidates by their landmarks: from codes or, for 16 bits, by attention's products with keys.
 
     Args:
-        group: query heads of a KV head.
-        unit: what logits are multiplied by.
+        group: query heads per KV head.
+        unit: factor of the logits.
 
     Attributes:
-        keys: how keys are scored that are their own landmarks. A key's sum has one order, wherever the key stands in a
-            block and whatever is scored with it; queries are what they are, not rotated and not rounded.
+        keys: kernels for keys that are their own landmarks. A key's sum has one order, independent of its place in a
+            block and of the other keys; queries are neither rotated nor rounded.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class _Scorer:
             self.rows = LandmarkRows(operands[step.query][0][3], step.bits, features.int8_dot)
 
     def pieces(self, logits: int) -> ScratchPieces:
-        """Private scratch of a unit that scores; `logits` bytes for a chunk's, and for what else goes there."""
+        """Return the private scratch of a scoring unit; `logits` is the size of a chunk's logits and other data
+        there."""
         if self.keys:
             return ScratchPieces(logits=logits, keys=self.keys.scratch.nbytes)
         return ScratchPieces(
@@ -80,7 +81,7 @@ class _Scorer:
         )
 
     def put_queries(self, context: Context, slot: Value, kv_head: Value, at: dict[str, Value]) -> None:
-        """The group's queries, as `score` takes them."""
+        """Store the group's queries in the form that `score` reads."""
         f, query = context.f, context.operands[self.step.query]
         first, stride = address(f, query, slot, kv_head * self.group), row_bytes(query, 1)
         if self.keys:
@@ -94,7 +95,7 @@ class _Scorer:
         self, context: Context, slot: Value, kv_head: Value, first: Value, count: Value, at: dict[str, Value],
         ahead: tuple[Value, int] | None = None,
     ) -> None:  # fmt: skip
-        """Logits of the rows first .. first + count - 1 by the queries that `put_queries` left: [group][CHUNK]."""
+        """Write the logits of rows first .. first + count - 1 for the queries of `put_queries`: [group][CHUNK]."""
         f, codes, logits = context.f, context.operands[self.step.codes], at["logits"]
         if self.keys:
             queries, keys = GroupQueries(f, self.keys, at["keys"]), address(f, codes, slot, kv_head, first)
@@ -111,7 +112,7 @@ class _Scorer:
 
 @executes(LandmarkScores)
 def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, chunk of candidates). See `LandmarkScores`.
+    """Lower `LandmarkScores` to one phase in units of (slot, KV head, chunk of candidates).
 
     A position beyond the landmarks is reported.
     """
@@ -143,7 +144,7 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
 
 @executes(ChooseRows)
 def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """See `ChooseRows`, and `row_choice` for the phases. A position beyond the scores is reported."""
+    """Lower `ChooseRows`; `row_choice` describes the phases. A position beyond the scores is reported."""
     check_rows(step, operands, step.selected)
     room = operands[step.selected][0][2]
     choice = Choice(step, operands, operands[step.scores][0][2], room, features)
@@ -156,9 +157,9 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
 
 @executes(FetchRows)
 def lower_fetch_rows(step: FetchRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """As `lower_choose_rows`, with the resident set in the place of the choice. See `FetchRows`.
+    """Lower `FetchRows`, like `lower_choose_rows`, with the resident set in place of the choice.
 
-    A place that is none of a resident row is reported too.
+    An invalid place of a resident row is reported too.
     """
     check_rows(step, operands, step.resident, step.places)
     choice = Choice(step, operands, operands[step.scores][0][2], operands[step.resident][0][2], features)
@@ -168,7 +169,7 @@ def lower_fetch_rows(step: FetchRows, operands: dict[str, Meta], features: Featu
 
 
 def _given_scores(step: ChooseRows | FetchRows) -> Callable[[Pair, Value], None]:
-    """Emits exponentials of the step's scores, and those of sinks and ring."""
+    """Return an emitter of the exponentials of the step's scores, and of those of sinks and ring."""
 
     def score(pair: Pair, part: Value) -> None:
         f, scores = pair.f, pair.context.operands[step.scores]
@@ -194,7 +195,7 @@ def _given_scores(step: ChooseRows | FetchRows) -> Callable[[Pair, Value], None]
 
 @executes(QueryAttention)
 def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """See the top of this file. An active slot's position that is none of the stores is reported."""
+    """Lower `QueryAttention` (see the module docstring). A position of an active slot beyond the stores is reported."""
     check_rows(step, operands, *([step.resident, step.places] if step.fetch else []))
     choice = Choice(step, operands, operands[step.codes][0][2], step.topk, features)
     scorer = _Scorer(step, operands, choice.group, features, LOG2E)
@@ -243,7 +244,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
 
 def _attention(step: QueryAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Return the attention over the cache, and behind its rows over those that are chosen, or resident."""
+    """Return the attention over the rows of the cache, followed by the chosen or resident rows."""
     behind = (SelectedRows(step.k_store, step.v_store, _CHOSEN),) if step.topk else ()
     if step.fetch:
         behind = (SelectedRows(step.k_resident, step.v_resident, step.places),)
@@ -257,8 +258,8 @@ def _attention(step: QueryAttention, operands: dict[str, Meta], features: Featur
 
 
 def _stream(pair: Pair, part: Value, chunk: Value) -> tuple[Value, int] | None:
-    """The prefetch while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or where it is
-    large its beginning."""
+    """Return the prefetch during the scoring of a chunk of a slice: the slice's part of the stream, chunk by chunk, or
+    the start of that part if it is large."""
     choice, stream = pair.choice, pair.context.stream
     if stream is None:
         return None
@@ -269,15 +270,15 @@ def _stream(pair: Pair, part: Value, chunk: Value) -> tuple[Value, int] | None:
 
 
 def _new_row(pair: Pair, step: QueryAttention) -> tuple[Value, Value]:
-    """The row of the ring that the step writes: its number, and where it stands in the cache."""
+    """Return the row of the ring that the step writes: its number, and its address in the cache."""
     f, position = pair.f, pair.seen.length - 1
     row = f.select(position < step.sink, position, f.max(position - step.sink, 0) % step.recent + step.sink)
     return row, pair.operand(step.k_cache, row)
 
 
 def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer, ring_row: Value) -> None:
-    """Writes the new row to the store, its landmark, and its key to the ring, where it is scored; attention writes both
-    sides of the ring."""
+    """Write the new row to the store, its landmark, and its key to the ring, where it is scored. Attention writes the
+    key and value of the ring."""
     f, operands, place, position = pair.f, pair.context.operands, (pair.slot, pair.kv_head), pair.seen.length - 1
     targets = [(step.new_key, step.k_store, position)]
     if step.v_store:

@@ -1,8 +1,8 @@
-"""Rows that stay near from step to step (`FetchRows`): what `sscc.ir.resident_rows` says, in generated code.
+"""Rows that stay resident from step to step (`FetchRows`), in generated code; `sscc.ir.resident_rows` defines them.
 
-Whether a position is held, and whether it is wanted, is a mark of a byte per candidate. Only the marks of positions
-that are asked about are written before, so that no pass over all candidates is needed. Lists are ascending, which makes
-the choice of rows to fetch and of rows to keep that of `topk.choose`: ties go to the lower position.
+A byte per candidate marks resident positions and requested positions. Only the marks of positions that are looked up
+are initialized, so that no pass over all candidates is needed. Lists are ascending; the choice of rows to fetch and of
+rows to keep is therefore that of `topk.choose`: ties go to the lower position.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sscc.runtime.backends.cpu.codegen.row_copies import ScratchPieces
 from sscc.runtime.backends.cpu.codegen.topk import LOWEST_KEY, choice_bytes, choose, key_bytes
 
 _NEVER = (1 << 63) - 1
-"""Behind the last position of a list."""
+"""End marker, greater than every position of a list."""
 _LISTS = ("missing", "picked", "fetched", "kept", "kept_places", "free")
 
 
 class ResidentRows:
-    """The resident set of a step: `fetch` rows that it may fetch of those that `choice` wants, and the private scratch
-    that this takes behind that of the choice."""
+    """Resident set of a step: it may fetch `fetch` of the rows that `choice` selects. Its private scratch follows that
+    of the choice."""
 
     def __init__(self, step: FetchRows | QueryAttention, choice: Choice) -> None:
         self.step, self.choice, self.fetch, room = step, choice, min(step.fetch, choice.topk), choice.topk
@@ -37,13 +37,13 @@ class ResidentRows:
         )
 
     def keep(self, pair: Pair) -> None:
-        """Brings the resident set of a slot and KV head up to date. Its candidates, if any, must have been scored."""
+        """Update the resident set of a slot and KV head. Its candidates, if any, must have been scored."""
         with pair.f.when(pair.seen.candidates > 0):
             _Keeper(self, pair).keep()
 
 
 class _Keeper:
-    """One slot and KV head under construction."""
+    """Emitter of the update for one slot and KV head."""
 
     def __init__(self, rows: ResidentRows, pair: Pair) -> None:
         self.f, self.pair, self.rows, self.step = pair.f, pair, rows, rows.step
@@ -82,7 +82,7 @@ class _Keeper:
         return self.f.load(self._mark(position), I8).eq(0)
 
     def _set_marks(self, list_: Value, count: Value | int, mark: int) -> None:
-        """Marks the positions of a list, those of candidates."""
+        """Mark the positions of a list of candidates."""
         f = self.f
         with f.loop(0, count) as entry:
             position = self._number(list_, entry.index)
@@ -90,24 +90,24 @@ class _Keeper:
                 f.store(f.constant(mark, I8), self._mark(position))
 
     def _exists(self, position: Value) -> Value:
-        """True if a position is one of a candidate (i1)."""
+        """Return True if a position is that of a candidate (i1)."""
         return (position >= self.sink) & (position < self.candidates + self.sink)
 
     def _one_if(self, flag: Value) -> Value:
         return self.f.cast("arith.extui", flag, I64)
 
     def _put_key(self, index: Value, position: Value) -> None:
-        """Lists the sort key of a position."""
+        """Append the sort key of a position to the list."""
         self.f.store(self.f.load(self.keys + (position - self.sink) * 4, I32), self.at["keys"] + index * 4)
 
     def _end_keys(self, count: Value) -> None:
-        """The lowest keys behind the last of the list, up to a whole vector."""
+        """Pad the list with the lowest key to a whole vector."""
         self.f.store(self.f.constant(LOWEST_KEY, vector(I32, LANES)), self.at["keys"] + count * 4)
 
     # -- steps
 
     def _fetched(self, chosen_count: Value) -> Value:
-        """Lists the positions that are fetched; gives how many."""
+        """List the fetched positions, and return their number."""
         f, at = self.f, self.at
         self._set_marks(at["chosen"], chosen_count, 0)
         self._set_marks(self.resident, self.room, 1)
@@ -126,7 +126,7 @@ class _Keeper:
         return count
 
     def _kept(self, chosen_count: Value, fetched: Value) -> Value:
-        """Lists resident rows that stay, and free places; gives how many stay."""
+        """List the resident rows that stay, and free places. Return the number of rows that stay."""
         f, at, zero = self.f, self.at, self.f.constant(0)
         self._set_marks(self.resident, self.room, 0)
         self._set_marks(at["chosen"], chosen_count, 1)
@@ -159,14 +159,14 @@ class _Keeper:
         return kept
 
     def _merge(self, kept: Value) -> None:
-        """Writes positions and places, and copies what is fetched."""
+        """Write positions and places, and copy the fetched rows."""
         f, at, zero, pair = self.f, self.at, self.f.constant(0), self.pair
         with f.loop(0, self.room, 1, [zero, zero]) as entry:
             old, new = entry.state
             first, second = self._number(at["kept"], old), self._number(at["fetched"], new)
             is_new, position = second < first, f.min(first, second)
             exists = position < _NEVER
-            # Behind the last position stand the places that are still free.
+            # The remaining free places follow the last position.
             free_place = self._number(at["free"], f.select(exists, new, entry.index - kept))
             place = f.select(is_new | exists.eq(0), free_place, self._number(at["kept_places"], old))
             place = f.min(f.max(place, 0), self.room - 1)

@@ -1,15 +1,15 @@
-"""Attention of few queries to many rows, the skeleton of decode attention and of attention to chosen rows.
+"""Attention of few queries to many rows: the common structure of decode attention and of attention to chosen rows.
 
 A unit is (slot, KV head, split): all query heads of the group over one part of the rows that the slot sees, so that a
-cached row is read once. How many splits there are depends on shapes alone; where they begin, on the slot's number of
+cached row is read once. The number of splits depends only on shapes; their boundaries depend on the slot's number of
 valid rows, so that the work is even at every context length. With more than one split, a second phase merges them in
-order. A unit puts its queries into the order of the keys' chunks, then goes through its rows block by block:
+order. A unit reorders its queries to match the keys' chunks, then processes its rows block by block:
 
     row_source     lists the addresses of the block's rows
     row_codec      loads their numbers
     scoring        products of a tile of query heads with the keys
-    visibility     says which rows there are; those beyond the last one of a block weigh nothing
-    combination    weights by a running softmax, and weighted sums of the values
+    visibility     determines the rows that exist; entries beyond the last one of a block have zero weight
+    combination    weights by an online softmax, and weighted sums of the values
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class NativeAttentionErrors(ErrorKind):
 
 
 class RowAttention:
-    """The sizes of a step's attention over parts of rows, and its phases.
+    """Attention of a step over parts of rows: its sizes and phases.
 
     Args:
-        tokens: queries of a slot, which all see rows of their own.
+        tokens: queries of a slot, each of which sees other rows.
 
-    Raises InputError where a row of an operand is not contiguous, or where parts are of several dtypes.
+    Raises InputError if a row of an operand is not contiguous, or if parts have different dtypes.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class RowAttention:
         self.zeros_bytes = max(self.block.keys.nbytes, self.block.values.nbytes)
 
     def lowered(self, emit: Callable[[UnitAttention], None]) -> Lowered:
-        """The phase of units whose attention `emit` emits, and where there are splits, the one that merges them."""
+        """Return the phase of units whose attention `emit` emits and, with several splits, the phase that merges
+        them."""
         block, splits, pairs = self.block, self.splits, self.pairs
         own, result = block.scratch.nbytes, block.result_bytes
         private = own + self.zeros_bytes + LINE + (result if splits == 1 else 0)
@@ -120,14 +121,14 @@ class RowAttention:
 
 
 class UnitAttention(GroupQueries):
-    """Emits the attention of one unit."""
+    """Emitter of the attention of one unit."""
 
     def __init__(self, attention: RowAttention, unit: Unit, softmax: RowSoftmax) -> None:
         super().__init__(unit.context.f, attention.block, unit.context.private)
         self.attention, self.unit, self.softmax, self.operands = attention, unit, softmax, unit.context.operands
 
     def begin(self) -> None:
-        """Fetches the group's queries and clears the result; that of the first split begins with learned sinks."""
+        """Load the group's queries and clear the result; the result of the first split starts with learned sinks."""
         f, step, unit, first = self.f, self.attention.step, self.unit, self.unit.head * self.block.group
         query = self.operands[step.query]
         self.put(address(f, query, unit.slot, first, unit.token), row_bytes(query, 1), query.dtype)
@@ -138,12 +139,12 @@ class UnitAttention(GroupQueries):
                 self.softmax.take_sinks(address(f, sinks, first), sinks.dtype)
 
     def take(self, count: Value, then: Callable[[], None] = lambda: None) -> None:
-        """See `RowSoftmax.take`."""
+        """Process rows, see `RowSoftmax.take`."""
         self.softmax.take(self, count, self.attention.scoring, then)
 
     def attend(self, rows: UnitRows) -> None:
-        """Attention of the group over its rows. The next block's keys are listed, and asked for, while the values of
-        this one are summed."""
+        """Emit the attention of the group over its rows. The next block's keys are listed, and prefetched, while the
+        values of the current block are summed."""
         f, at, size = self.f, self.at, self.block.rows
         self.begin()
         with f.when(rows.count > 0):

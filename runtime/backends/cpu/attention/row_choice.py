@@ -1,16 +1,17 @@
-"""The rows that a decode step's query chooses: probabilities of candidates, and the largest means over a group.
+"""Selection of rows by a decode step's query: probabilities of candidates, and the highest means over a group.
 
-The candidates of a slot are cut into *chunks* of `CHUNK` from the first one on, so that nothing depends on who computes
-them. Of a chunk, one pass leaves exponentials below its *peak*, and their sum, per query head. With the maximum and the
-sum of the exact scores of sinks and ring these give a factor per chunk and head; a candidate's mean probability is, but
-for the group's size, which all have in common, the sum over heads of factor times exponential.
+The candidates of a slot are divided into *chunks* of `CHUNK` from the first one on, so that results do not depend on
+the division of work. One pass over a chunk computes, per query head, exponentials relative to the chunk's *peak*, and
+their sum. Together with the maximum and the sum of the exact scores of sinks and ring, these give a factor per chunk
+and head. A candidate's mean probability is, up to the common factor of the group's size, the sum over heads of factor
+times exponential.
 
-Equal logits have equal probabilities, whatever chunks they are in: exponentials are powers of two, and a peak is a
-whole exponent, so that factors of two chunks differ by a power of two, which rounds nothing.
+Equal logits have equal probabilities, even in different chunks: exponentials are powers of two, and a peak is an
+integer exponent, so that the factors of two chunks differ by a power of two, which causes no rounding.
 
-Work comes in two phases: scores in units of (slot, KV head, slice of the candidates), the choice in units of (slot, KV
-head). Who has scored all slices of a slot and KV head chooses at once, while its exponentials are in the cache. Where
-there are slots and heads enough to need no slices, the two are one phase.
+There are two phases: scores in units of (slot, KV head, slice of the candidates), then selection in units of (slot, KV
+head). A unit that has scored all slices of a slot and KV head selects at once, while its exponentials are in the cache.
+If there are enough slots and heads, slices are not needed, and the two phases are one.
 """
 
 from __future__ import annotations
@@ -39,34 +40,36 @@ from sscc.runtime.backends.cpu.codegen.topk import LOWEST_KEY, choice_bytes, cho
 
 Choosing = ChooseRows | FetchRows | QueryAttention
 CHUNK = 256
-"""Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
+"""Number of candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
 _FLOATS, _KEYS = vector(F32, LANES), vector(I32, LANES)
 
 
 def chunks_of(rows: int, sink: int) -> int:
-    """Chunks of the candidates of a slot, at most, of which none is behind `rows`."""
+    """Return the maximum number of chunks of a slot's candidates, all within `rows`."""
     return max(1, -(-(rows - sink) // CHUNK))
 
 
 class Choice:
-    """The sizes of a choice.
+    """Sizes of a selection.
 
     Args:
-        rows: that a slot has landmarks for.
-        topk: rows that are chosen.
+        rows: number of landmarks of a slot.
+        topk: number of chosen rows.
 
     Attributes:
-        ring: how rows of sinks and ring are scored.
-        ranks: candidates are scored however few they are, because which resident rows are fetched first is a choice.
-        chunks: of the candidates of a slot, at most; slices: units per slot and KV head that share them.
-        pairs: of slots and KV heads.
-        together: True if a unit scores a pair and chooses for it too, with what is between in its own scratch.
-        kept: what scoring a pair leaves for choosing: exponentials, and peaks and sums of chunks, of each query head,
-            and the state of sinks and ring. Shared, it has behind it an i64 for each pair: 1 if who has scored it has
-            chosen for it.
-        scoring_bytes: private scratch of a unit that scores: logits of a chunk, or what scoring sinks and ring takes.
-        choosing_bytes: private scratch of a choice: factors of chunks, the highest keys of their lanes, then what
-            `choose` takes.
+        ring: kernels that score the rows of sinks and ring.
+        ranks: True if few candidates are scored too, because the order in which resident rows are fetched depends on
+            scores.
+        chunks: maximum number of chunks of a slot's candidates; slices: units per slot and KV head that share them.
+        pairs: number of pairs of slot and KV head.
+        together: True if the unit that scores a pair also selects for it, with the intermediate data in its own
+            scratch.
+        kept: data that scoring a pair keeps for the selection: exponentials, peaks and sums of chunks, for each query
+            head, and the state of sinks and ring. In shared scratch it is followed by an i64 for each pair: 1 if the
+            scoring unit has also selected.
+        scoring_bytes: private scratch of a scoring unit: logits of a chunk, or the scratch for sinks and ring.
+        choosing_bytes: private scratch of a selection: factors of chunks, the highest keys of their lanes, then the
+            scratch of `choose`.
     """
 
     def __init__(self, step: Choosing, meta: dict[str, Meta], rows: int, topk: int, features: Features) -> None:
@@ -93,13 +96,13 @@ class Choice:
         self, score: Callable[[Pair, Value], None], pick: Callable[[Pair], None], scoring_bytes: int,
         picking_bytes: int = 0,
     ) -> tuple[Phase, ...]:  # fmt: skip
-        """Scores of slices, then choices for pairs that nobody has scored alone.
+        """Return the phases: scores of slices, then selection for pairs that were not scored by a single unit.
 
         Args:
-            score: emits the scores of a slice, by pair and number of the slice.
-            pick: emits a choice.
+            score: emits the scores of a slice, given the pair and the number of the slice.
+            pick: emits a selection.
             scoring_bytes: private scratch of `score`.
-            picking_bytes: private scratch of `pick` behind that of the choice.
+            picking_bytes: private scratch of `pick`, behind that of the selection.
         """
         choosing_bytes = self.choosing_bytes + picking_bytes
         private = max(scoring_bytes, choosing_bytes)
@@ -130,14 +133,15 @@ class Choice:
 
 
 class Pair:
-    """A slot and KV head under construction. In its context, private scratch begins behind what is kept there.
+    """Emitter for a slot and KV head. In its context, private scratch begins behind the data kept for the pair.
 
     Attributes:
-        first_slice: the number of its first slice among all units that score.
-        alone: True if that is among the units of the call (i1): of a call with the last slice, all are.
-        chosen: where it stands whether who has scored the pair has chosen for it.
-        chooses: True if there are more candidates than it may choose (i1); otherwise it chooses all, unseen, unless
-            rows are resident.
+        first_slice: number of its first slice among all scoring units.
+        alone: True if the first slice is among the units of the call (i1); in a call with the last slice, all slices
+            are then.
+        chosen: pointer to the flag that the scoring unit has already selected.
+        chooses: True if there are more candidates than may be chosen (i1); otherwise all are chosen without scores,
+            unless rows are resident.
     """
 
     def __init__(self, choice: Choice, context: Context, number: Value) -> None:
@@ -152,27 +156,27 @@ class Pair:
         self.chooses = self.seen.candidates > (0 if choice.ranks else choice.topk)
 
     def operand(self, name: str, *indices: Value | int) -> Value:
-        """An element of an operand, of the slot and KV head."""
+        """Return an element of an operand for the slot and KV head."""
         return address(self.f, self.context.operands[name], self.slot, self.kv_head, *indices)
 
     def query_head(self, head: int) -> Value:
-        """The number of a head of the group among all heads."""
+        """Return the number of a head of the group among all heads."""
         return self.kv_head * self.choice.group + head
 
     def kept(self, name: str, head: int) -> Value:
-        """Exponentials, peaks or totals of a head of the group."""
+        """Return the exponentials, peaks or totals of a head of the group."""
         size = self.choice.head_bytes if name == "exponentials" else self.choice.peaks_bytes
         return self.at[name] + head * size
 
     # -- scoring
 
     def first_chunk(self, part: Value) -> Value:
-        """The first chunk of a slice, which is behind the last one of the slice before."""
+        """Return the first chunk of a slice, which follows the last one of the previous slice."""
         return self.f.ceildiv(self.seen.candidates, CHUNK) * part // self.choice.slices
 
     def score_chunks(self, part: Value, logits: Callable[[Value, Value], None]) -> None:
-        """Exponentials of the candidates of a slice; `logits` writes those of candidates first .. first + count - 1 to
-        the start of private scratch, [group][CHUNK] f32, up to a whole vector of any value."""
+        """Compute the exponentials of the candidates of a slice; `logits` writes those of candidates first .. first +
+        count - 1 to the start of private scratch, [group][CHUNK] f32, in whole vectors with any padding."""
         f, choice, logits_at = self.f, self.choice, self.context.private
         with f.loop(self.first_chunk(part), self.first_chunk(part + 1)) as chunk:
             start = chunk.index * CHUNK
@@ -190,11 +194,11 @@ class Pair:
                 take(logits_at + first * (CHUNK * 4), count, target, peaks, totals)
 
     def score_ring(self, new: tuple[Value, Value] | None = None) -> None:
-        """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of
-        attention; of learned sinks, too.
+        """Compute the maximum and sum of the exact scores of sinks and ring, all of which hold a position, with the
+        kernels of attention; learned sinks are included.
 
         Args:
-            new: the number of a row and a pointer to it, where it stands elsewhere than in `key`.
+            new: number of the newest row and a pointer to it, if it is not in `key` yet.
         """
         f, step, block, operands = self.f, self.choice.step, self.choice.ring, self.context.operands
         key, query, head = operands[step.key], operands[step.query], self.query_head(0)
@@ -219,8 +223,8 @@ class Pair:
     # -- choosing
 
     def choose(self, target: Value, room: int) -> None:
-        """The chosen positions, ascending, then -1: [room] i64. Keys overwrite the exponentials of the group's first
-        head. What has more candidates than it may choose must have been scored."""
+        """Write the chosen positions in ascending order, then -1: [room] i64. Keys overwrite the exponentials of the
+        group's first head. The candidates must have been scored if there are more than may be chosen."""
         f, choice, candidates = self.f, self.choice, self.seen.candidates
         few = candidates <= choice.topk
         with f.when(few):
@@ -231,9 +235,9 @@ class Pair:
             choose(f, keys, choice.sink, candidates, topk, room, target, scratch, choice.rows, (tops, chunks))
 
     def put_keys(self) -> tuple[Value, Value]:
-        """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector. The
-        highest of each lane of a chunk, but for a last chunk that is no whole number of vectors, are behind the factors
-        of chunks: gives where, and how many vectors (`tops` of `topk.choose`)."""
+        """Write the mean probabilities, times the group's size, as i32 in the same order, padded with the lowest key to
+        a whole vector. The highest key of each lane of a chunk is stored behind the factors of chunks, except for an
+        incomplete last chunk. Return the address and the number of these vectors (`tops` of `topk.choose`)."""
         f, choice, candidates = self.f, self.choice, self.seen.candidates
         chunks = f.ceildiv(candidates, CHUNK)
         factors = [self.context.private + head * choice.peaks_bytes for head in range(choice.group)]
@@ -251,7 +255,7 @@ class Pair:
                 mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
                 for source, weight in zip(heads[1:], weights[1:], strict=True):
                     mass = f.fma(f.load(source + place.index * 4, _FLOATS), weight, mass)
-                # A mass is not negative, so its bits are in its order. NaN is above all, whatever its sign.
+                # A probability is not negative, so its bits have the same order. NaN is above all, with either sign.
                 key = f.select(f.compare("ne", mass, mass), 0x7FFFFFFF, f.bitcast(mass, _KEYS))
                 f.store(key, heads[0] + place.index * 4)
                 place.carry(f.max(key, place.state[0]))
@@ -266,8 +270,8 @@ class Pair:
 
 @kernel(logits=PTR, count=I64, target=PTR, peaks=PTR, totals=PTR)
 def _exponentials(f: Function, heads: int, head_bytes: int, peaks_bytes: int) -> None:
-    """Exponentials, peaks and sums of a chunk's logits for some heads. They take turns vector by vector, so that none
-    waits for its own last result."""
+    """Compute exponentials, peaks and sums of a chunk's logits for several heads. The heads are interleaved by vector,
+    so that none waits for its own last result."""
     rows = [f["logits"] + head * (CHUNK * 4) for head in range(heads)]
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)] * heads) as loop:
         logits = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
@@ -288,7 +292,7 @@ def _exponentials(f: Function, heads: int, head_bytes: int, peaks_bytes: int) ->
 
 @kernel(peaks=PTR, totals=PTR, chunks=I64, ring_peak=F32, ring_total=F32, factors=PTR)
 def _factors(f: Function) -> None:
-    """What the exponentials of each chunk are multiplied by to become probabilities: 2 ** (peak - highest) / total."""
+    """Write the factors from the exponentials of each chunk to probabilities: 2 ** (peak - highest) / total."""
     ring_peak = f.broadcast(f["ring_peak"] * LOG2E, LANES)
     with f.loop(0, f["chunks"], LANES, [f.op("math.ceil", [ring_peak], _FLOATS)]) as loop:
         peaks, exists = f.load(f["peaks"] + loop.index * 4, _FLOATS), f.first_lanes(f["chunks"] - loop.index)

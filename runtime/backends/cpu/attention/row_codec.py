@@ -1,9 +1,9 @@
-"""Codec: the numbers of a cached row as vectors, whatever the row is stored as.
+"""Codec of cached rows: loads of their numbers as vectors, for every stored form.
 
-A row is taken apart into chunks of one vector load. Those of bf16 are widened in pairs: a vector of 32 becomes its even
-and its odd elements, and queries and sums are kept in that order. Rows of 8-bit codes with one scale stand for their
-codes, and who uses them multiplies by the scale: it comes to a row's sum as a key, and to its weight as a value. All
-other codes are multiplied by their scales as they are loaded. What is written to rows is in `codegen.encoded_rows`.
+A row is divided into chunks of one vector load. Chunks of bf16 are widened in pairs: a vector of 32 becomes its even
+and its odd elements, and queries and sums use the same order. Rows of 8-bit codes with a single scale are loaded as
+their codes, and the caller multiplies by the scale: a key's dot product, or a value's weight. All other codes are
+multiplied by their scales when they are loaded. `codegen.encoded_rows` writes rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Rows:
     """The first `size` numbers of rows, in chunks.
 
     Args:
-        dtype: f32, bf16, or of encoded rows (`sscc.ir.kv_rows`) i8 or i4.
-        dot: chunks of bf16 stay pairs, for products of pairs.
-        whole: numbers of a row in memory, where it has more than `size`.
+        dtype: f32 or bf16; for encoded rows (`sscc.ir.kv_rows`) i8 or i4.
+        dot: True to keep chunks of bf16 as pairs, for products of pairs.
+        whole: numbers of a row in memory, if it has more than `size`.
 
     Attributes:
-        elements, vectors: numbers of a chunk, and vectors that it becomes.
-        nbytes, padded_bytes: of a row in memory, and as its chunks' vectors.
-        encoded: True if rows stand for their codes.
+        elements, vectors: numbers of a chunk, and vectors that it is loaded to.
+        nbytes, padded_bytes: bytes of a row in memory, and of its chunks' vectors.
+        encoded: True if rows are loaded as codes without their scale.
     """
 
     def __init__(self, size: int, dtype: str, dot: bool = False, whole: int = 0) -> None:
@@ -44,13 +44,14 @@ class Rows:
 
     @classmethod
     def of(cls, size: int, shape: Sequence[int], dtype: str, dot: bool = False, whole: int = 0) -> Rows:
-        """The rows of an operand of this shape and dtype."""
+        """Return the rows of an operand of this shape and dtype."""
         packed = dtype == "i8" and format_of(whole or size, shape[-1]) is INT4
         return cls(size, "i4" if packed else dtype, dot, 0 if whole == size else whole)
 
     def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
-        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. Those beyond `size` in a
-        row that has more may be any of its numbers. A chunk whose number is a `Value` is not the last one."""
+        """Load the vectors of one chunk. Elements beyond the row are zeros, and are not accessed. If a row has more
+        numbers than `size`, elements beyond `size` are unspecified. A chunk whose number is a `Value` is not the last
+        one."""
         if self.dtype == "i4":
             return self._load_packed(f, row, chunk)
         left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
@@ -70,12 +71,12 @@ class Rows:
         return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
 
     def scale(self, f: Function, row: Value, chunk: int | Value = 0) -> Value:
-        """The scale of a chunk of 8-bit codes, f32. It may lie at any byte."""
+        """Return the scale of a chunk of 8-bit codes, f32. It need not be aligned."""
         group = chunk // (INT8.group // LANES)
         return f.bitcast(f.load(row + self.numbers + group * INT8.scale_bytes, vector(I8, INT8.scale_bytes)), F32)
 
     def _load_packed(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
-        """A group of 4-bit numbers that share a scale, in order."""
+        """Load a group of 4-bit numbers that share a scale, in order."""
         count = min(self.numbers - chunk * self.elements, self.elements) if isinstance(chunk, int) else self.elements
         half = count // 2
         codes = f.cast("arith.extsi", _load(f, row + chunk * LANES, vector(I8, LANES), half), I32)
@@ -86,12 +87,12 @@ class Rows:
         low, high = (f.cast("arith.sitofp", part, F32) * scale for part in signed)
         if half == LANES:
             return [low, high]
-        missing = [half] * (2 * LANES - count)  # the first lane that no code was loaded to, which is zero
+        missing = [half] * (2 * LANES - count)  # first lane without a code, which is zero
         order = [*range(half), *range(LANES, LANES + half), *missing]
         return [f.shuffle(low, high, order[:LANES]), f.shuffle(low, high, order[LANES:])]
 
     def query_chunk(self, f: Function, row: Value, dtype: str, chunk: int) -> list[Value]:
-        """A chunk of a query of f32 or bf16, in the order of the rows' chunks."""
+        """Load a chunk of a query in f32 or bf16, in the order of the rows' chunks."""
         if dtype == self.dtype:
             return self.load(f, row, chunk)
         parts = [load_f32(f, row, dtype, chunk * self.elements + i * LANES, self.size) for i in range(self.vectors)]
@@ -100,7 +101,7 @@ class Rows:
         return [f.shuffle(parts[0], parts[1], range(i, 2 * LANES, 2)) for i in range(2)]
 
     def in_order(self, f: Function, chunk: Sequence[Value]) -> list[Value]:
-        """A chunk's vectors of f32 with the elements in the order of memory."""
+        """Return a chunk's vectors of f32 with the elements in the order of memory."""
         if self.vectors == 1 or self.dtype == "i4":
             return list(chunk)
         low = [lane // 2 + (lane % 2) * LANES for lane in range(2 * LANES)]
@@ -108,7 +109,7 @@ class Rows:
 
 
 def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:
-    """Elements start .. start + 15 of a row of `size`, widened to f32; zeros beyond the row."""
+    """Load elements start .. start + 15 of a row of `size`, widened to f32, with zeros beyond the row."""
     if start >= size:
         return f.splat(0.0)
     at = row + start * SIZES[dtype]
@@ -119,7 +120,7 @@ def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Valu
 
 
 def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size: int) -> None:
-    """Stores vectors of f32, in order, as a row of `size` elements of f32 or bf16."""
+    """Store vectors of f32, in order, as a row of `size` elements of f32 or bf16."""
     for i, value in enumerate(values):
         narrow = value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), vector(I16, LANES))
         at, left = row + i * LANES * SIZES[dtype], size - i * LANES
@@ -130,7 +131,7 @@ def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size
 
 
 def _load(f: Function, pointer: Value, type: str, left: int) -> Value:
-    """A vector of which the first `left` lanes exist."""
+    """Load a vector of which the first `left` lanes exist."""
     if left >= lanes_of(type):
         return f.load(pointer, type)
     return f.load_masked(pointer, f.first_lanes(left, lanes_of(type)), type)

@@ -1,7 +1,7 @@
-"""Row source: where the rows are that attention of few queries reads, and where new rows go.
+"""Sources of rows: addresses of the rows that attention of few queries reads, and of new rows.
 
-A slot's rows are parts of tensors: rows one after another, or those that an index names. Those of a part may stand in
-the place of rows of the first part. Addresses of rows are i64, one or several at once; a unit lists those of a block.
+A slot's rows are parts of tensors: contiguous rows, or rows that an index names. Rows of a part may replace rows of the
+first part. Addresses of rows are i64, one or several at once; a unit lists those of a block.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, un
 from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, load_element, row_bytes
 
 Address = Callable[[Value], Value]
-"""The address of the row of a number, or with lanes of several that follow one another."""
+"""Returns the address of a row by its number; with lanes, of several consecutive rows."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The place of a unit: (slot, KV head, split), with tokens (slot, token, KV head).
+    """Coordinates of a unit: (slot, KV head, split); with tokens (slot, token, KV head).
 
     Attributes:
         zeros: private scratch for a row of zeros, `zeros_bytes`.
@@ -41,18 +41,18 @@ class Unit:
     zeros_bytes: int
 
     def at(self, name: str) -> Value:
-        """The first row of the slot and KV head."""
+        """Return the address of the first row of the slot and KV head."""
         return address(self.context.f, self.context.operands[name], self.slot, self.head)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows first .. first + count - 1 of those that attention is over.
+    """Rows first .. first + count - 1 of those that attention reads.
 
     Attributes:
-        value: `key` where values are the first numbers of keys.
-        index: which rows of `key` and `value` they are; "" where these one after another.
-        in_place: True if rows stand in the place of some of the first part's, where the index is not negative.
+        value: operand of the values; `key` if values are the first numbers of keys.
+        index: operand that names rows of `key` and `value`; "" for contiguous rows.
+        in_place: True if rows replace rows of the first part where the index is not negative.
     """
 
     key: str
@@ -63,14 +63,14 @@ class Part:
     in_place: bool = False
 
     def dense(self, meta: Mapping[str, Meta]) -> bool:
-        """Return True if there is an index of which several places can be loaded at once."""
+        """Return True if there is an index from which several places can be loaded at once."""
         return bool(self.index) and meta[self.index][1][2] == 1
 
 
 def parts_of(
     segments: Sequence[Segment | SelectedRows], meta: Mapping[str, Meta], first: int = 0, in_place: bool = False
 ) -> list[Part]:
-    """Return the segments, numbered through from `first` on."""
+    """Return the segments, numbered consecutively from `first` on."""
     parts = []
     for s in segments:
         count = meta[s.index or s.key][0][2]
@@ -80,8 +80,8 @@ def parts_of(
 
 
 class RowSource:
-    """Keys or values of a part, of a unit's slot and KV head. `index` is where the part's is, and bytes from place to
-    place; `zeros` the address of a row of zeros."""
+    """Keys or values of a part, for a unit's slot and KV head. `index` is the address of the part's index and the bytes
+    between its places; `zeros` is the address of a row of zeros."""
 
     def __init__(self, unit: Unit, part: Part, name: str, index: tuple[Value, int] | None, zeros: Value | None) -> None:
         operand = unit.context.operands[name]
@@ -89,9 +89,9 @@ class RowSource:
         self.base, self.stride, self.length = self.f.address_of(unit.at(name)), row_bytes(operand), operand.shape[2]
 
     def row(self, number: Value, mask: Value | None = None, other: Value | None = None) -> Value:
-        """Return the address of a row of the part, or of several whose numbers follow one another. Where there is an
-        index, one beyond the rows is reported where `mask` is set; elsewhere the number may be any. A row that an index
-        does not name is at address `other`, or where there is none a row of zeros."""
+        """Return the address of a row of the part, or of several consecutive rows. With an index, a place beyond the
+        rows is reported where `mask` is set; where it is not set, any number is allowed. A row that the index does not
+        name has address `other` or, without it, that of a row of zeros."""
         f = self.f
         if self.index is None or self.zeros is None or mask is None:
             return number * self.stride + self.base
@@ -107,7 +107,7 @@ class RowSource:
         return f.select(exists, place * self.stride + self.base, f.like(self.zeros, place) if other is None else other)
 
     def nearest(self, number: Value) -> Value:
-        """Addresses of the `ADDRESSES` rows that the index names from a number on, or nearest to it. Some may not
+        """Return the addresses of the `ADDRESSES` rows that the index names at a number or closest to it. Some may not
         exist."""
         f = self.f
         assert self.index is not None
@@ -118,10 +118,11 @@ class RowSource:
 def sources_of(
     unit: Unit, parts: Sequence[Part], index: tuple[Value, int] | None = None
 ) -> list[tuple[RowSource, RowSource]]:
-    """Return the keys and values of each part. A row of zeros is made where a part has an index.
+    """Return the keys and values of each part. A row of zeros is written if a part has an index.
 
     Args:
-        index: where that of the only part is and bytes from place to place, if it is not one of a KV head.
+        index: address of the only part's index and bytes between its places, if it is not an operand with a KV head
+            axis.
     """
     f, zeros = unit.context.f, None
     if any(part.index for part in parts):
@@ -139,12 +140,12 @@ def sources_of(
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The rows of a unit: numbers first .. first + count - 1 of the rows that its slot sees.
+    """Rows of a unit: numbers first .. first + count - 1 of the rows that its slot sees.
 
     Attributes:
-        keys, values: with `lanes` > 1 they take that many numbers at once.
-        later: gives addresses of keys and of values that an index names, of `ADDRESSES` from a number on or nearest to
-            it: they may be asked for, and not read.
+        keys, values: addresses; with `lanes` > 1 they take that many numbers at once.
+        later: returns addresses of keys and of values that an index names, of `ADDRESSES` at a number or closest to it.
+            They may be prefetched, but not read.
     """
 
     first: Value
@@ -155,8 +156,8 @@ class UnitRows:
     later: Callable[[Value], list[Value]] = lambda number: []
 
     def put(self, f: Function, of: Address, entries: Value, start: Value, size: int) -> None:
-        """Lists the addresses of `size` rows from number `start` on. Where the unit has no more: its last one again, or
-        a row of zeros behind the rows of an index."""
+        """List the addresses of `size` rows from number `start` on. Beyond the unit's rows, the last one is repeated,
+        or a row of zeros after the rows of an index."""
         with f.loop(0, size, self.lanes) as loop:
             number = start + loop.index
             if self.lanes > 1:
@@ -164,14 +165,14 @@ class UnitRows:
             f.store(of(number), entries + loop.index * 8)
 
     def put_later(self, f: Function, lists: Sequence[Value], start: Value, size: int) -> None:
-        """Lists `size` keys and values to prefetch while a block is attended to."""
+        """List `size` keys and values to prefetch during the attention to a block."""
         with f.loop(0, size, ADDRESSES) as loop:
             for entries, row_addresses in zip(lists, self.later(start + loop.index), strict=True):
                 f.store(row_addresses, entries + loop.index * 8)
 
 
 def addresses(f: Function, rows: Value, index: Value, count: int) -> list[Value]:
-    """Entries index .. index + count - 1 of a list of rows, as pointers."""
+    """Return entries index .. index + count - 1 of a list of rows, as pointers."""
     return [f.load(rows + index * 8 + i * 8, PTR) for i in range(count)]
 
 
@@ -186,7 +187,7 @@ def prefetch(f: Function, rows: Sequence[Value], nbytes: int) -> None:
 
 @executes(UpdateRows)
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """One unit per slot and KV head. A row that the cache does not have is reported."""
+    """Lower `UpdateRows` to one unit per slot and KV head. A row beyond the cache is reported."""
     check_rows(step, meta)
     return Lowered([writing_phase(step.row, [(step.new, step.cache)], meta, step.active)])
 
@@ -195,9 +196,10 @@ def writing_phase(place: str, sides: Sequence[tuple[str, str]], meta: Mapping[st
     """Return the phase that writes new rows of tokens to rows of stores, in units of (slot, token, KV head).
 
     Args:
-        place: the operand of the rows [slots, tokens]. One beyond those of a store is reported.
+        place: operand of the rows [slots, tokens]. A row beyond those of a store is reported.
         sides: operands of new rows, and their stores.
-        active: slots that write rows, if not all whose place is not negative: one that is active must not have such.
+        active: operand of the slots that write rows; "" for all whose place is not negative. A negative place of an
+            active slot is an error.
     """
     (slots, heads, tokens, _), rows = meta[sides[0][0]][0], meta[sides[0][1]][0][2]
 

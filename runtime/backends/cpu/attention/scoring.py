@@ -1,8 +1,8 @@
-"""Scoring: from products of queries and keys to scores.
+"""Scores of attention, from products of queries and keys.
 
-A score is a product times the step's scale, or where a model caps scores a hyperbolic tangent of it. Two kinds of
-kernels make products: of the few queries of a group with rows that lie anywhere (`row_*`), and of panels of many
-queries with rows that lie one after another (`panel_*`, see `panels`). Scores by landmarks are in `landmark_scores`.
+A score is a product times the step's scale; if a model caps scores, it is a scaled hyperbolic tangent of that. There
+are two kinds of kernels for products: of the few queries of a group with scattered rows (`row_*`), and of panels of
+many queries with contiguous rows (`panel_*`, see `panels`). Scores by landmarks are in `landmarks`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces
 
 
 class Scoring:
-    """A score is `left` times the bounded product of a query and a key.
+    """Parameters of scores: a score is `left` times the bounded product of a query and a key.
 
     Args:
-        softcap: what caps scores; None where nothing does, and bounding leaves a product alone.
+        softcap: cap of scores; None for no cap, and then bounding does not change a product.
 
     Attributes:
-        inner: the factor of a product before it is bounded.
-        tag: in the names of kernels that bound products.
+        inner: factor of a product before it is bounded.
+        tag: suffix of the names of kernels that bound products.
     """
 
     def __init__(self, scale: float, softcap: float | None = None) -> None:
@@ -37,7 +37,7 @@ class Scoring:
         self.tag = "" if softcap is None else f"capped_{self.inner.hex()}"
 
     def bounded(self, f: Function, products: Value) -> Value:
-        """Lanes of products, bounded."""
+        """Return lanes of products, bounded."""
         return products if self.softcap is None else tanh(f, products * self.inner)
 
 
@@ -45,23 +45,24 @@ class Scoring:
 
 
 class Block:
-    """The sizes of a group of query heads and the few rows that it takes at a time. Rows are a list of addresses, and
-    are scored for a *tile* of query heads at a time, as many as registers hold.
+    """Sizes of a group of query heads and of the few rows that it processes at a time. Rows are a list of addresses,
+    and are scored for a *tile* of query heads at a time, which fits the registers.
 
     Args:
-        keys, values: the cached rows; without values a block is only scored.
+        keys, values: cached rows; without values a block is only scored.
         group: query heads that share a KV head.
-        scattered: rows lie anywhere, so that the CPU cannot foresee which one is next: values are asked for while keys
-            are read, and the other way round.
-        ahead: of scattered rows, those of a later block are asked for instead.
+        scattered: True if rows are scattered, so that the CPU cannot predict the next one. Values are then prefetched
+            while keys are read, and keys while values are read.
+        ahead: True to prefetch scattered rows of a later block instead.
 
     Attributes:
-        rows: of a block at most, a multiple of 16. Few, so that a CPU sees keys and values as two steady streams; where
-            caches hold both, more would cost less.
-        tiles: (first, count) of the tiles of query heads, all of `tile_heads` but perhaps the last one.
-        scratch: lists of the addresses of keys and values, and of those that are asked for; packed queries; partial
-            sums of a tile's products; its weights [heads][rows] f32; factors that its sums shrink by.
-        state_bytes, result_bytes: of the maxima and sums of a running softmax, and with the weighted values.
+        rows: maximum number of rows of a block, a multiple of 16. It is small so that the CPU sees keys and values as
+            two steady streams; if caches hold both, larger blocks would be faster.
+        tiles: (first, count) of the tiles of query heads, all of `tile_heads` except perhaps the last one.
+        scratch: lists of the addresses of keys and values, and of those to prefetch; packed queries; partial sums of a
+            tile's products; its weights [heads][rows] f32; factors for earlier sums.
+        state_bytes, result_bytes: bytes of the maximums and sums of an online softmax, and of these with the weighted
+            values.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class Block:
 
     @classmethod
     def of(cls, meta: Mapping[str, Meta], key: str, query: str, group: int, features: Features) -> Block:
-        """Blocks of an operand's rows that are only scored."""
+        """Return blocks of an operand's rows that are only scored."""
         (*_, depth), _, dtype = meta[query]
         shape, _, stored = meta[key]
         return cls(Rows.of(depth, shape, stored, features.bf16_dot and dtype == stored == "bf16"), group, features)
 
 
 class GroupQueries:
-    """Emits products of a group's queries with blocks of rows; memory is that of `Block.scratch`."""
+    """Emitter of products of a group's queries with blocks of rows, in the memory of `Block.scratch`."""
 
     def __init__(self, f: Function, block: Block, scratch: Value) -> None:
         self.f, self.block, self.at = f, block, block.scratch.at(scratch)
@@ -101,7 +102,7 @@ class GroupQueries:
         self.later_values = self.at.get("later_values", self.at["values"])
 
     def put(self, first: Value, stride: int, dtype: str) -> None:
-        """Brings the group's queries, `stride` bytes apart from `first` on, into the order of the keys' chunks."""
+        """Copy the group's queries, `stride` bytes apart from `first` on, in the order of the keys' chunks."""
         f, keys = self.f, self.block.keys
         with f.loop(0, self.block.group) as head:
             at = self.at["queries"] + head.index * keys.padded_bytes
@@ -110,12 +111,13 @@ class GroupQueries:
                     f.store(part, at + (chunk * keys.vectors + i) * LINE)
 
     def list_keys(self, row: Callable[[Value], Value]) -> None:
-        """Lists a block of keys: `row` gives the address of an entry's row."""
+        """List a block of keys; `row` returns the address of an entry's row."""
         with self.f.loop(0, self.block.rows) as entry:
             self.f.store(row(entry.index), self.at["keys"] + entry.index * 8)
 
     def multiply(self, tile: int, count: Value) -> None:
-        """Products of a tile of queries with the first `count` listed keys; asks for values meanwhile."""
+        """Compute the products of a tile of queries with the first `count` listed keys, and prefetch values
+        meanwhile."""
         f, block, (first, heads) = self.f, self.block, self.block.tiles[tile]
         ahead = block.values.nbytes if block.scattered and tile == 0 else 0
         products = _row_products(f, block.keys, heads, min(heads, 4 if block.wide else 1), block.rows, ahead)
@@ -123,8 +125,8 @@ class GroupQueries:
         products(self.at["keys"], self.later_values, queries, count, self.at["partial"])
 
     def score(self, keys: Value, stride: int, count: Value, scale: float, out: Value, out_bytes: int) -> None:
-        """Writes scaled products of the queries with `count` keys, `stride` bytes apart: [group][out_bytes] f32, up to
-        whole vectors of 16, where what is beyond `count` may be anything."""
+        """Write scaled products of the queries with `count` keys, `stride` bytes apart: [group][out_bytes] f32, in
+        whole vectors of 16; lanes beyond `count` are unspecified."""
         f, at, block, start = self.f, self.at, self.block, self.f.address_of(keys)
         with f.loop(0, count, block.rows) as loop:
             self.list_keys(lambda entry: f.min(loop.index + entry, count - 1) * stride + start)
@@ -136,15 +138,15 @@ class GroupQueries:
 
 
 def _partial_bytes(block: int) -> int:
-    """Bytes of the partial sums of a head's products with a block of rows."""
+    """Return the bytes of the partial sums of a head's products with a block of rows."""
     return block // FOLDED_ROWS * LINE
 
 
 @kernel(keys=PTR, later=PTR, queries=PTR, count=I64, partial=PTR)
 def _row_products(f: Function, keys: Rows, heads: int, together: int, block: int, ahead: int) -> None:
-    """Partial sums of the products of `heads` queries with the first `count` of a list of keys: [heads][block / 4][16]
-    f32. Four rows at a time, for `together` queries; the lanes of a product are folded to four sums. Asks for `ahead`
-    bytes of each row of the list `later`."""
+    """Write partial sums of the products of `heads` queries with the first `count` of a list of keys: [heads][block /
+    4][16] f32. It takes four rows at a time for `together` queries, and folds the lanes of a product to four sums.
+    Prefetches `ahead` bytes of each row of the list `later`."""
     with f.loop(0, f["count"], FOLDED_ROWS) as loop:
         rows = addresses(f, f["keys"], loop.index, FOLDED_ROWS)
         if ahead:
@@ -160,7 +162,7 @@ def _row_products(f: Function, keys: Rows, heads: int, together: int, block: int
 
 
 def _products(f: Function, keys: Rows, rows: Sequence[Value], queries: Sequence[Value]) -> list[Value]:
-    """For each query, for each row: 16 partial sums of their products."""
+    """Return, for each query and each row, 16 partial sums of their products."""
     full = keys.size // keys.elements
     unroll = max(n for n in range(1, UNROLLED_ROWS + 1) if full % n == 0)
     sums = [f.splat(0.0)] * (len(rows) * len(queries))
@@ -190,7 +192,7 @@ def _add_chunk(
 
 
 def _fold_rows(f: Function, rows: Sequence[Value]) -> Value:
-    """Four vectors to one: in each quarter of the result, a quarter of the sum of each of the vectors."""
+    """Fold four vectors to one: each quarter of the result contains a quarter of the sum of each vector."""
     even = [i for q in range(0, LANES, 4) for i in (q, q + LANES, q + 1, q + 1 + LANES)]
     pairs = [f.shuffle(a, b, even) + f.shuffle(a, b, [i + 2 for i in even]) for a, b in (rows[:2], rows[2:])]
     low = [i for q in range(0, LANES, 4) for i in (q, q + 1, q + LANES, q + 1 + LANES)]
@@ -198,7 +200,7 @@ def _fold_rows(f: Function, rows: Sequence[Value]) -> Value:
 
 
 def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
-    """The scales of four encoded rows, in the order of `_fold_rows`."""
+    """Return the scales of four encoded rows, in the order of `_fold_rows`."""
     scales = f.splat(0.0, FOLDED_ROWS)
     for i, row in enumerate(rows):
         scales = f.insert(keys.scale(f, row), scales, i)
@@ -206,7 +208,7 @@ def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
 
 
 def row_sums(f: Function, head: int, first: Value, block: int) -> Value:
-    """The products of a head with 16 rows from `first` on, of the `partial` sums that `row_products` left."""
+    """Return the products of a head with 16 rows from `first` on, from the `partial` sums of `row_products`."""
     partial = f["partial"] + first * (LINE // FOLDED_ROWS) + head * _partial_bytes(block)
     rows = [f.load(partial + i * LINE, FLOATS) for i in range(4)]
     low = [*range(8), *range(LANES, LANES + 8)]
@@ -217,7 +219,7 @@ def row_sums(f: Function, head: int, first: Value, block: int) -> Value:
 
 @kernel(partial=PTR, count=I64, scale=F32, out=PTR)
 def _row_logits(f: Function, heads: int, block: int, out_bytes: int) -> None:
-    """Scaled products, [heads][out_bytes] f32; of a last vector all 16 are written."""
+    """Write scaled products, [heads][out_bytes] f32; all 16 lanes of the last vector are written."""
     scale = f.broadcast(f["scale"], LANES)
     for head in range(heads):
         with f.loop(0, f["count"], LANES) as loop:
@@ -231,8 +233,9 @@ def score_panel(
     f: Function, rows: QueryRows, scoring: Scoring, query: Value, key: tuple[Value, int], last: Value, count: Value,
     scores: Value,
 ) -> Value:  # fmt: skip
-    """Bounded products of a packed panel with `count` keys, whole register tiles of them; gives how many keys that is.
-    `key` is where keys are, and bytes from one to the next; none behind `last` is read."""
+    """Compute bounded products of a packed panel with `count` keys, rounded up to whole register tiles. Return the
+    number of keys with the padding. `key` is the address of the keys and the bytes between them; no key after `last` is
+    read."""
     tiles = rows.tiles
     key_tiles = f.ceildiv(count, tiles.keys)
     panel_products(f, tiles, tiles.words(rows.depth))(query, *key, last, key_tiles, scores)
@@ -244,9 +247,10 @@ def score_panel(
 
 @kernel(query=PTR, key=PTR, stride=I64, last=I64, count=I64, scores=PTR)
 def panel_products(f: Function, tiles: Tiling, words: int) -> None:
-    """scores[key][row] = sum over words of key[key][word] * query[word][row], for keys 0 .. count * tiles.keys - 1.
+    """Compute scores[key][row] = sum over words of key[key][word] * query[word][row], for keys 0 .. count * tiles.keys
+    - 1.
 
-    Keys are `stride` bytes apart. No key behind `last` is read: the last one is taken instead.
+    Keys are `stride` bytes apart. No key after `last` is read: the last one is used instead.
     """
     if tiles.matrix:
         matrix_scores(f, words, tiles.row_bytes)
@@ -264,7 +268,7 @@ def panel_products(f: Function, tiles: Tiling, words: int) -> None:
 
 @kernel(scores=PTR, count=I64)
 def panel_bounds(f: Function, tiles: Tiling, scoring: Scoring) -> None:
-    """Bounds the products of `count` keys where they are."""
+    """Bound the products of `count` keys in place."""
     with f.loop(0, f["count"] * tiles.row_bytes, LINE) as place:
         at = f["scores"] + place.index
         f.store(scoring.bounded(f, f.load(at, FLOATS)), at)

@@ -1,7 +1,7 @@
-"""Visibility: which rows a query sees, and which of them a unit takes.
+"""Visibility of rows: the rows that a query sees, and the part of them that a unit processes.
 
-A decode step sees rows by its slot's position: the first ones of a cache whose last rows are a ring. A prompt's query
-sees positions up to its own, within a window where there is one; kernels hide the others of a block.
+In a decode step, a slot's position determines the visible rows: the first rows of a cache whose last rows are a ring. A
+query of a prompt sees positions up to its own, within a window if there is one; kernels mask the others of a block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERY_POSITION = Span()
 
 
 def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
-    """Return the row of the cache that the step writes, and where those end that it reads: behind the ring."""
+    """Return the row of the cache that the step writes, and the end of the rows that it reads: the end of the ring."""
     f, operands = unit.context.f, unit.context.operands
     position = load_element(f, operands[step.position], unit.slot)
     most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
@@ -37,13 +37,13 @@ def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
 
 
 def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
-    """Return the unit's first row and number of rows, of those before `end` that its slot sees."""
+    """Return the unit's first row and number of rows among those before `end` that its slot sees."""
     f, operands = unit.context.f, unit.context.operands
     position = load_element(f, operands[step.position], unit.slot)
     active = load_element(f, operands[step.active], unit.slot).ne(0)
     report_index(f, active & (position < 0))
     total = f.min(f.select(active, f.max(position + 1, 0), 0), end)
-    if step.window_stride is not None:  # of the ring a query sees its chunk
+    if step.window_stride is not None:  # a query sees its chunk of the ring
         total = f.min(total, f.max(position, 0) % step.window_stride + 1)
     return share_of(unit, total)
 
@@ -58,8 +58,8 @@ def share_of(unit: Unit, total: Value) -> tuple[Value, Value]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A slot at a step whose query chooses rows: the positions that it holds (0 where it is not active), and those of
-    them that are candidates, neither sinks nor in the ring."""
+    """Candidates of a slot in a step whose query chooses rows: the number of positions that it holds (0 if it is not
+    active), and the number of candidates among them, which are neither sinks nor in the ring."""
 
     length: Value
     candidates: Value
@@ -68,8 +68,8 @@ class Candidates:
     def of(
         cls, context: Context, step: ChooseRows | FetchRows | LandmarkScores | QueryAttention, slot: Value, rows: int
     ) -> Candidates:
-        """An active slot is reported, and holds nothing, where `rows` do not hold its candidates, nor, in the fused
-        step, its position."""
+        """Return the candidates of a slot. An active slot is reported, and holds no positions, if its candidates or, in
+        the fused step, its position exceed `rows`."""
         f, operands = context.f, context.operands
         position = load_element(f, operands[step.position], slot)
         active = load_element(f, operands[step.active], slot).ne(0)
@@ -84,25 +84,26 @@ class Candidates:
 
 
 def last_unseen(position: Value, window: Span) -> Value:
-    """The last position before those of a window that the query at `position` sees; negative where there is none."""
+    """Return the last position before the window of the query at `position`; negative if there is none."""
     fixed = position - position % window.stride if window.chunked else position
     return fixed + (window.stride - window.size - 1)
 
 
 def holds(length: Value, rows: int) -> Value:
-    """True if a prompt's length is one that `rows` rows hold, 1 .. rows (i1)."""
+    """Return True if a prompt's length fits `rows` rows, 1 .. rows (i1)."""
     return (length >= 1) & (length <= rows)
 
 
 def slices_of(rows: int) -> int:
-    """Units per KV head over the positions of a prompt of up to `rows`."""
+    """Return the number of units per KV head over the positions of a prompt of up to `rows`."""
     return min(SLICES, -(-rows // GRAIN))
 
 
 @contextmanager
 def prompt_slices(context: Context, kv_heads: int, rows: int, length: Value, end: Value) -> Iterator[list[Value]]:
-    """The context's units, each a slice of positions [0, end) in whole grains: KV head, number of the slice, its first
-    position and its end. None where the prompt's length is not one that `rows` rows hold."""
+    """Open a loop over the context's units, each a slice of positions [0, end) in multiples of the granularity. Yields
+    the KV head, the number of the slice, its first position and its end. There are no units if the prompt's length does
+    not fit `rows`."""
     f, slices = context.f, slices_of(rows)
     with f.when(holds(length, rows)), units(context, kv_heads, slices) as (head, part):
         grains = f.ceildiv(end, GRAIN)
@@ -112,8 +113,8 @@ def prompt_slices(context: Context, kv_heads: int, rows: int, length: Value, end
 
 @kernel(scores=PTR, first=I64, count=I64, positions=PTR)
 def panel_mask(f: Function, tiles: Tiling, window: Span) -> None:
-    """scores[key][row] = -inf where the query at positions[row] does not see position first + key: a later one, or with
-    a window one before it."""
+    """Set scores[key][row] = -inf where the query at positions[row] does not see position first + key: a later position
+    or, with a window, one before it."""
     positions = [f.load(f["positions"] + v * LINE, PLACES) for v in range(tiles.vectors)]
     unseen = [last_unseen(position, window) for position in positions] if window else []
     with f.loop(0, f["count"]) as key:

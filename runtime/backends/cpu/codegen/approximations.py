@@ -49,7 +49,6 @@ def exp(f: Function, x: Value) -> Value:
     p = polynomial(f, _EXP, r)
     p = f.fma(p * r, r, r + 1.0)
     # 2**n in two factors, so that results below the smallest normal number are correct too.
-    # 2**n in two factors, so that results below the smallest normal number come out right.
     whole = f.cast("arith.fptosi", n, I32)
     half = f.op("arith.shrsi", [whole, f.like(1, whole)], whole.type)
     result = p * _power_of_two(f, half, x.type) * _power_of_two(f, whole - half, x.type)
@@ -97,7 +96,6 @@ def exp2_below(f: Function, x: Value, base: Value) -> Value:
     low = base - 126.0
     x = f.select(low > x, low, x)
     # The last bits of `shifted` are the exponent of the result: the integer nearest to x, minus the base.
-    # The last bits of `shifted` are the result's exponent: the whole number that is nearest to x, less the base.
     shift = f.splat(_ROUND) - base
     shifted = x + shift
     p = polynomial(f, _EXP2, x - (shifted - shift))
@@ -128,8 +126,7 @@ def log(f: Function, x: Value) -> Value:
     square = r * r
     rest = f.fma(e, _LN2_LOW, p * r * square) - square * 0.5
     result = f.fma(e, _LN2_HIGH, r + rest)
-    # inf and NaN are returned unchanged
-    result = f.select(x < float("inf"), result, x)  # inf and NaN stay
+    result = f.select(x < float("inf"), result, x)  # inf and NaN are returned unchanged
     return f.select(x.eq(0.0), float("-inf"), result)
 
 
@@ -154,8 +151,7 @@ def erf(f: Function, x: Value) -> Value:
     """
     size, square = f.op("math.absf", [x], x.type), x * x
     near = f.fma(polynomial(f, _ERF_NEAR, square), x, x)
-    # beyond 4 the result is 1 in f32
-    cut = f.min(size, 4.0)  # from there on it is 1 in f32
+    cut = f.min(size, 4.0)  # beyond 4 the result is 1 in f32
     r = polynomial(f, (-1.72853470e-5, 3.83197126e-4), cut)
     u = polynomial(f, (-3.88396438e-3, 2.42546219e-2), cut)
     r = f.fma(r, cut * cut, u)

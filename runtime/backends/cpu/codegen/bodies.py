@@ -135,7 +135,7 @@ class _Lowering:
         self.windows = variant.windows
         self.boxes = boxes_of(self.body, self.regions)
         # regions of windows: index among the pointers to them, size in bytes
-        self.exchanged: dict[str, tuple[int, int]] = {}  # regions of windows: the place among pointers to them, bytes
+        self.exchanged: dict[str, tuple[int, int]] = {}
         self.features = features
         self.routines: list[Routine] = []
         self.private_bytes = 0
@@ -145,7 +145,6 @@ class _Lowering:
         self.temporaries: list[str] = []
         codes = {d.parts[0]: local for local, d in dequantised_locals(self.body, self.regions).items()}
         quantised = [name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)]
-        # others are tables of look-ups
         self.codes = {codes[name]: name for name in quantised if name in codes}  # others are tables of look-ups
         self.unread = {number for number, step in enumerate(self.body.steps) if self._is_unread(step)}
         for number, step in enumerate(self.body.steps):
@@ -206,7 +205,6 @@ class _Lowering:
                 continue
             if isinstance(step, Exchange):
                 # Earlier steps are grouped with the copy to the window, later ones with the computation on all windows.
-                # What comes before goes with the copy to the window, and what follows with what is made of all windows.
                 parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
                 pending = [(2 * number + 1, self.nests[2 * number + 1])]
                 continue

@@ -108,7 +108,6 @@ class CheckedModule(Module):
         return CheckedFunction(self, name, params, results, exported)
 
     # Functions that every access calls. Each one is written when first needed, and is not checked itself.
-    # What every access calls. Each of these functions is written when the first access needs it, and is not checked.
 
     def within(self) -> Function:
         """(pointer, begin, end, low, high, site, where) -> the pointer if the bytes from `begin` to `end` lie within
@@ -200,8 +199,7 @@ class CheckedFunction(Function):
     # -- what is known of pointers
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
-        # these are the bounds of a larger piece of memory that starts here; keep them
-        if pointer.name in self._bounds:  # they are those of a larger piece of memory that starts here, and stay so
+        if pointer.name in self._bounds:  # these are the bounds of a larger piece of memory that starts here; keep them
             pointer = super().offset(pointer, self.constant(0))
         low = self.address_of(pointer)
         size = self.constant(nbytes) if isinstance(nbytes, int) else self._later(nbytes)

@@ -311,8 +311,7 @@ class Elementwise:
         if self.nest.indirect is None:
             return None
         number = self._load(self.nest.inputs[2], index, None)
-        # a loaded value is never a ramp
-        assert isinstance(number, Value)  # what is loaded is never a ramp
+        assert isinstance(number, Value)  # a loaded value is never a ramp
         return cut_index(self.f, number, self.nest.indirect.size) * self.nest.indirect.stride
 
     def _offset(self, access: LinearAccess, index: dict[int, Value]) -> Value:
@@ -357,7 +356,7 @@ class Elementwise:
         return _from_memory(f, value, place.dtype)
 
     def _is_inside(self, arg: int | float | str, extent: int) -> bool:
-        """Return whether an index is known to be in 0 .. extent - 1 without looking at data."""
+        """Return True if an index is known to be in 0 .. extent - 1 without looking at data."""
         if not isinstance(arg, str):
             return 0 <= int(arg) < extent
         instr = next((i for i in self.nest.body if i.name == arg), None)
@@ -372,7 +371,6 @@ class Elementwise:
         f, place = self.f, self.places[source.region]
         last = indices[-1]
         uniform = all(isinstance(i, Value) and not lanes_of(i.type) for i in indices[:-1])
-        # a ramp is as long as the lanes' dimension
         inside = self.nest.dims[self.lane] <= source.shape[-1]  # a ramp is as long as the lanes' dimension
         if isinstance(last, Ramp) and uniform and inside and source.strides[-1] == 1 and place.rows is None:
             return self._load_run(place, self._gather_offset(source, [*indices[:-1], last.base]), mask)

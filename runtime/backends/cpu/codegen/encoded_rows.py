@@ -101,8 +101,8 @@ def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
 def put_row(
     f: Function, source: Operand, place: Sequence[Value | int], target: Operand, target_place: Sequence[Value | int]
 ) -> None:
-    """Copies a row of an operand [.., rows, numbers] to one of another, as rows are stored there: encoded, or converted
-    to f32 or bf16. Codes are copied as they are."""
+    """Copy a row of an operand [.., rows, numbers] to a row of another one, in the stored form of that operand:
+    encoded, or converted to f32 or bf16. Codes are copied unchanged."""
     here, there, size = address(f, source, *place), address(f, target, *target_place), source.shape[-1]
     if source.dtype == "i8":
         copy_bytes(f, here, there, size)
@@ -116,9 +116,9 @@ def plain_rows(
     f: Function, operand: Operand, place: Sequence[Value | int], size: int, last: Value, count: Value, target: Value,
     dtype: str,
 ) -> tuple[Value, int]:  # fmt: skip
-    """Rows 0 .. count - 1 from a place of an operand on as rows of `size` numbers of f32 or bf16: where they are, and
-    bytes from one to the next. They are as they lie where the operand has such numbers, and otherwise copied to
-    `target`, decoded, or widened to f32. Row `last` stands in for those behind it, which may not exist."""
+    """Return rows 0 .. count - 1, from a place of an operand on, as rows of `size` numbers in f32 or bf16: their
+    address, and the bytes between rows. Rows of such numbers are not copied; other rows are decoded, or widened to f32,
+    into `target`. Row `last` is read in place of later ones, which may not exist."""
     source, stride = address(f, operand, *place), row_bytes(operand)
     if operand.dtype == dtype:
         return source, stride

@@ -72,28 +72,28 @@ class Features:
 
     @property
     def bf16_dot(self) -> bool:
-        """Return whether products of pairs of bf16 can be summed in f32 (AVX512_BF16)."""
+        """Return True if products of pairs of bf16 can be summed in f32 (AVX512_BF16)."""
         return "avx512_bf16" in self.extensions
 
     @property
     def bf16_tiles(self) -> bool:
-        """Return whether that works for whole tiles: 16 rows of 32 bf16 by 32 of 16 (AMX_BF16)."""
+        """Return True if the CPU multiplies tiles of bf16: 16 rows of 32 by 32 of 16 (AMX_BF16)."""
         return {"amx_tile", "amx_bf16", "avx512f"} <= self.extensions
 
     @property
     def int8_tiles(self) -> bool:
-        """Return whether products of tiles of 8-bit integers can be summed in i32: 16 rows of 64 by 64 of 16
+        """Return True if products of tiles of 8-bit integers can be summed in i32: 16 rows of 64 by 64 of 16
         (AMX_INT8)."""
         return {"amx_tile", "amx_int8", "avx512f"} <= self.extensions
 
     @property
     def int8_dot(self) -> bool:
-        """Return whether products of four 8-bit integers each can be summed in i32 (AVX512_VNNI)."""
+        """Return True if products of four 8-bit integers each can be summed in i32 (AVX512_VNNI)."""
         return "avx512_vnni" in self.extensions
 
     @property
     def signed_dot(self) -> bool:
-        """Return whether products of four signed 8-bit integers can be summed in i32, in registers of 128 bits
+        """Return True if products of four signed 8-bit integers can be summed in i32, in registers of 128 bits
         (`asimddp`)."""
         return "asimddp" in self.extensions
 
@@ -105,7 +105,7 @@ class Features:
 
     @property
     def wide_registers(self) -> bool:
-        """Return whether the CPU has 32 registers of 512 bits; otherwise tiles are sized for 16 of 256."""
+        """Return True if the CPU has 32 registers of 512 bits; otherwise tiles are sized for 16 of 256."""
         return "avx512f" in self.extensions
 
 

@@ -36,7 +36,7 @@ FLOAT8_TILE_ROWS = 8
 AHEAD_UNITS = 64
 """Distance between prefetches and loads of a panel, in units of 64 bytes."""
 AHEAD_BYTES = 4 << 10
-"""Distance between prefetches and loads of quantised panels, in bytes: a page, because the CPU's own prefetcher stops
+"""Distance between prefetches and loads of quantized panels, in bytes: a page, because the CPU's own prefetcher stops
 at its end."""
 LANDMARK_AHEAD_BYTES = 2 << 10
 """Distance between prefetches and loads of landmarks, in bytes."""

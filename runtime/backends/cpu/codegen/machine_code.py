@@ -47,10 +47,9 @@ class Jit:
         text = module.text(table=_TABLE)
         try:
             # this verifies the module, and LLVM verifies its own form of it later
-            parsed = ir.Module.parse(text, context)  # verified, as LLVM's own form of it will be
+            parsed = ir.Module.parse(text, context)
             passes = passmanager.PassManager.parse(PIPELINE, context)
-            # verifying after each pass takes longer than the passes themselves
-            passes.enable_verifier(False)  # after each pass it takes longer than the passes
+            passes.enable_verifier(False)  # verifying after each pass takes longer than the passes themselves
             passes.run(parsed.operation)
         except (ir.MLIRError, ValueError) as error:
             raise NativeCompilationErrors.MALFORMED(cause=str(error)) from None
@@ -69,15 +68,13 @@ class Jit:
         table = (ctypes.c_int64 * max(1, len(self._names)))()
         pointer = ctypes.c_void_p(ctypes.addressof(table))
         # The engine looks functions up in a form that takes an array of pointers to arguments.
-        # The engine finds functions in a form that takes an array of pointers to arguments.
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._engine.raw_lookup(_TABLE))
         call(ctypes.addressof((ctypes.c_void_p * 1)(ctypes.addressof(pointer))))
         return dict(zip(self._names, table, strict=False))
 
     def object_code(self) -> bytes:
         """Return the object file: position-independent, and the same for equal modules."""
-        # compiles; before this there is nothing to dump
-        self._engine.raw_lookup(_TABLE)  # compiles; until then there is nothing to dump
+        self._engine.raw_lookup(_TABLE)  # compiles; before this there is nothing to dump
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "code.o"
             self._engine.dump_to_object_file(str(path))

@@ -200,7 +200,7 @@ class Function:
 
     Attributes:
         params: parameters by name.
-        inlined: whether LLVM may inline it if it is short.
+        inlined: True if LLVM may inline it if it is short.
     """
 
     def __init__(
@@ -325,7 +325,8 @@ class Function:
         return self.op("math.fma", [a, self.like(b, a), self.like(c, a)], a.type)
 
     def dot(self, a: Value, b: Value, total: Value) -> Value:
-        """total + a * b of f32 lanes, or the sum of both products of pairs of bf16 (AVX512_BF16), to f32 lanes."""
+        """Return total + a * b of f32 lanes, or total plus both products of pairs of bf16 (AVX512_BF16), in f32
+        lanes."""
         if a.type == total.type:
             return self.fma(a, b, total)
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [total, a, b], total.type)
@@ -419,11 +420,11 @@ class Function:
         return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
 
     def any(self, mask: Value) -> Value:
-        """Return whether any lane of a mask is set, i1."""
+        """Return True if any lane of a mask is set, i1."""
         return self.bitcast(mask, f"i{lanes_of(mask.type)}").ne(0)
 
     def count(self, mask: Value) -> Value:
-        """Return how many of the 16 lanes of a mask are set, i64."""
+        """Return the number of lanes of a mask of 16 that are set, i64."""
         return self.cast("arith.extui", self.op("math.ctpop", [self.bitcast(mask, I16)], I16), I64)
 
     def extract(self, value: Value, lane: int) -> Value:
@@ -454,7 +455,7 @@ class Function:
         return pointer
 
     def operands(self, place: str, pointers: Sequence[Value]) -> None:
-        """Tell checked code what it computes, for messages, and all limited pointers that it may access."""
+        """Pass the step's name, for messages, and all limited pointers that it may access to checked code."""
 
     def offset(self, pointer: Value, count: Value | int) -> Value:
         """Return the pointer `count` bytes further."""
@@ -482,7 +483,7 @@ class Function:
         self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
 
     def fill(self, pointer: Value, nbytes: Value | int, value: float = 0.0) -> None:
-        """Stores an f32 to whole lines of 64 bytes, the first `nbytes` and up to the end of a line."""
+        """Store an f32 to whole lines of 64 bytes: the first `nbytes`, rounded up to the end of a line."""
         with self.loop(0, nbytes, 64) as line:
             self.store(self.splat(value), pointer + line.index)
 
@@ -512,7 +513,7 @@ class Function:
     # -- calls
 
     def call(self, function: Function, *arguments: Value | int | float) -> list[Value]:
-        """A call of a function of the module."""
+        """Call a function of the module."""
         operands = [
             a if isinstance(a, Value) else self.constant(a, type)
             for a, type in zip(arguments, function.types, strict=True)
@@ -661,15 +662,15 @@ Kernel = Callable[Concatenate[Function, Settings], Callable[..., list[Value]]]
 
 
 def kernel(**params: str) -> Callable[[Body[Settings]], Kernel[Settings]]:
-    """Make a function that emits the body of a kernel into one that returns the kernel, ready to be called::
+    """Convert a function that emits the body of a kernel into one that returns the callable kernel::
 
         @kernel(source=PTR, count=I64)
         def sums(f: Function, width: int) -> None: ...  # reads f["source"] and f["count"]
 
         sums(caller, 3)(source, count)
 
-    The module of `caller` gets the kernel once for each combination of settings. A setting is a number, a word, or
-    something with a `tag` or `name`; nothing else may decide what is emitted.
+    The module of `caller` gets the kernel once for each combination of settings. A setting is a number, a word, or an
+    object with a `tag` or `name`; the emitted code may depend on nothing else.
     """
 
     def decorate(body: Body[Settings]) -> Kernel[Settings]:

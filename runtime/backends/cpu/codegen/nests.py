@@ -88,7 +88,7 @@ class Nest:
         body, result: scalar program on ``in0``, ``in1``, ..; ``in0 * in1`` for a product.
         loads: regions that the program's loads read, by the names that they use.
         combine: "" (vector), addf, mulf, maximumf or minimumf.
-        product: whether it is a product, accumulated by fused multiply-add.
+        product: True for a product, which is accumulated by fused multiply-add.
         indirect: indirect axis of a product's second operand, if it has one.
     """
 
@@ -161,14 +161,13 @@ class Regions:
 
 
 def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
-    """Return whether these are row-major strides, ignoring dimensions of extent 1."""
+    """Return True if these are row-major strides, ignoring dimensions of extent 1."""
     return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense_strides(shape), strict=True))
 
 
 def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     """Multiply a step out and remove dimensions of extent 1."""
-    # () for a tensor without axes
-    dims = step.dims or (1,)  # of a tensor without axes
+    dims = step.dims or (1,)  # () for a tensor without axes
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init, indirect = "", 0.0, None
     inputs: tuple[LinearAccess, ...]
@@ -227,7 +226,7 @@ def _pick(nest: Nest, kept: list[int]) -> Nest:
 
 
 def is_tangled(nest: Nest) -> bool:
-    """Return whether a step reads other elements of the region that it writes."""
+    """Return True if a step reads other elements of the region that it writes."""
     read = [a for a in nest.inputs if a.region == nest.output.region]
     whole = bool(nest.combine) and bool(read)
     gathered = any(g.region == nest.output.region for g in nest.loads.values())

@@ -122,8 +122,7 @@ def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> StepGroup | N
 def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:
     """Return the step as a member of a group if it has the group's units; adds the splits of its inputs to `splits`."""
     split = splits.get(nest.output.region)
-    # no later step reads the output of this one, so any division into the same number of units works
-    if split is None:  # no later step reads what this one writes, so any division into as many units will do
+    if split is None:  # no later step reads the output of this one, so any division into the same number of units works
         split = _independent(nest, units)
     member = None if split is None else _member(nest, split)
     if split is None or member is None:
@@ -179,7 +178,7 @@ def _split_read(access: LinearAccess, member: Member) -> Split | None:
 
 
 def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
-    """Return whether the other dimensions never move an access to another index of `dim`."""
+    """Return True if the other dimensions never move an access to another index of `dim`."""
     stride, span = access.coefficients[dim], access.coefficients[dim] * nest.dims[dim]
     inner = access.constant % span
     for d, (coefficient, extent) in enumerate(zip(access.coefficients, nest.dims, strict=True)):
@@ -192,7 +191,7 @@ def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
 
 
 def _whole_panels(nest: Nest, dim: int, granule: int) -> bool:
-    """Return whether a unit of a product is a whole number of panels of its second operand's rows."""
+    """Return True if a unit of a product is a whole number of panels of its second operand's rows."""
     b = nest.inputs[1].coefficients
     columns = [d for d in range(len(nest.dims)) if d not in nest.reduce and b[d]]
     if dim not in columns:

@@ -88,7 +88,8 @@ class Lowered:
 
 @contextmanager
 def units(context: Context, *extents: int) -> Iterator[list[Value]]:
-    """A loop over the context's units, which number the places of a grid: the indices of a place, outermost first."""
+    """Open a loop over the context's units, which number the places of a grid. Yields the indices of a place, outermost
+    first."""
     with context.f.loop(context.begin, context.end) as loop:
         outer, inner = loop.index, []
         for extent in reversed(extents[1:]):
@@ -101,7 +102,7 @@ def row_phase(places: Sequence[int], rows: int, emit: Callable[[Context, list[Va
     """A phase over the rows of each place of a grid, in units of (place, `ROW_BLOCK` rows).
 
     Args:
-        emit: emits what is done for a row, given the indices of its place and its number.
+        emit: emits the code for a row, given the indices of its place and its number.
     """
     blocks = -(-rows // ROW_BLOCK)
 

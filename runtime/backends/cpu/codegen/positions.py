@@ -18,12 +18,11 @@ class Positions:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # elements from one position to the next, for regions that have positions
-        self._strides: dict[str, int] = {}  # elements from a position to the next, of regions that have positions
+        self._strides: dict[str, int] = {}  # elements from one position to the next, for regions that have positions
 
     def product(self, nest: Nest, rows: tuple[int, ...]) -> int:
-        """Return how many of a product's rows (its dimensions `rows`) belong to each position: 0 if rows are not
-        positions, more than 1 if dimensions inside of that of positions are merged with it."""
+        """Return the number of a product's rows (its dimensions `rows`) per position: 0 if rows are not positions, more
+        than 1 if dimensions inside of the dimension of positions are merged with it."""
         if len(rows) != 1:
             return 0
         (dim,), extent = rows, nest.dims[rows[0]]
@@ -47,11 +46,10 @@ class Positions:
         """Record a region whose positions are `indices` of a dimension apart."""
         stride = output.coefficients[dim] * indices
         if self._strides.setdefault(output.region, stride) != stride:
-            # two steps write it in different layouts, so it has no known one
-            self._strides[output.region] = 0  # two steps write it in different layouts, so none is known
+            self._strides[output.region] = 0  # two steps write it in different layouts, so it has no known one
 
     def _separate(self, nest: Nest, access: LinearAccess, dim: int) -> bool:
-        """Return whether index i of a dimension stays within position i, for all other indices."""
+        """Return True if index i of a dimension stays within position i, for all other indices."""
         stride = access.coefficients[dim]
         whole = stride * self.count
         inside = access.constant % whole

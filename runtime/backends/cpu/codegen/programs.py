@@ -45,8 +45,7 @@ class NativeProgramErrors(ErrorKind):
 def widen_float8(f: Function, codes: Value) -> Value:
     """Return the numbers of finite e4m3 as f32, divided by FLOAT8_FACTOR; exact. An e4m3 is an f16 with fewer bits."""
     wide = f.cast("arith.extsi", codes, I16)
-    # the sign was copied to two bits, of which one is cleared
-    bits = (wide << 7) & -16385  # the sign is there twice, and once too often
+    bits = (wide << 7) & -16385  # the sign was copied to two bits, of which one is cleared
     return f.widen(f.bitcast(bits, with_element(codes.type, F16)))
 
 

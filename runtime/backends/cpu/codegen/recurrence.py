@@ -172,8 +172,7 @@ class _Operands:
                 exponent = exponent * self.rates(head, first)
             factor, count = exp_of(f, exponent), recurrence.depth - first
             if count < LANES:
-                # a rate of 0 times -inf would be NaN
-                factor = f.select(f.first_lanes(count), factor, 0.0)  # a rate of 0 times -inf is no number
+                factor = f.select(f.first_lanes(count), factor, 0.0)  # a rate of 0 times -inf would be NaN
             f.store(factor, target + first * 4)
 
     def rates(self, head: Value, first: int) -> Value:

@@ -52,8 +52,8 @@ def check_strides(kind: str, operands: Mapping[str, Meta], names: Iterable[str])
 
 
 def check_rows(step: Op, operands: Mapping[str, Meta], *integers: str) -> None:
-    """Raises InputError where rows of numbers or codes that the step reads or writes are not contiguous, or those of
-    the operands of `integers`."""
+    """Raise InputError if rows of numbers or codes that the step reads or writes, or rows of the operands of
+    `integers`, are not contiguous."""
     regions = dict.fromkeys(spec_of_step(step).regions(step).values())
     rows = [name for name in regions if name and operands[name][2] not in ("i64", "i1")]
     check_strides(step.kind, operands, [*rows, *integers])
@@ -69,12 +69,13 @@ def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
 
 
 def load_element(f: Function, operand: Operand, *indices: Value | int) -> Value:
-    """An i64, or a flag (i1) as an i8."""
+    """Return an element of an i64 operand, or a flag (i1) as an i8."""
     return f.load(address(f, operand, *indices), I64 if operand.dtype == "i64" else I8)
 
 
 def row_bytes(operand: Operand, axis: int = 2) -> int:
-    """Bytes from one row of [.., heads, rows, numbers] to the next, or from one index of another axis."""
+    """Return the bytes between consecutive rows of [.., heads, rows, numbers], or between consecutive indices of
+    another axis."""
     return operand.strides[axis] * SIZES[operand.dtype]
 
 
@@ -120,7 +121,7 @@ def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
 
 @kernel(source=PTR, source_stride=I64, target=PTR, target_stride=I64)
 def transpose(f: Function) -> None:
-    """target[i][j] = source[j][i] for 16 x 16 words; strides in bytes."""
+    """Write the transpose target[i][j] = source[j][i] of 16 x 16 words; strides are in bytes."""
     rows = [f.load(f["source"] + f["source_stride"] * i, vector(F32, 16)) for i in range(16)]
     for width in (8, 4, 2, 1):
         low = [lane if not lane & width else 16 + lane - width for lane in range(16)]

@@ -1,6 +1,7 @@
-"""The highest few of many numbers: of each row, as routers choose experts, and of sort keys, as attention chooses rows.
+"""Selection of the highest few of many numbers: of a row's numbers, for expert routers, and of sort keys, for the rows
+of attention.
 
-Sort keys are i32 in the order of the scores; NaN ranks above all of them.
+Sort keys are i32 in the order of the scores; NaN ranks above all numbers.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ KEYS = vector(I32, 16)
 LOWEST_KEY = -(1 << 31)
 """Of no score."""
 GROUPED = 8
-"""Keys that are chosen for each vector of groups: groups are at least twice as many as the chosen keys."""
+"""Number of chosen keys per vector of groups: there are at least twice as many groups as chosen keys."""
 BOUND_BITS = 16
-"""Of the bound's bits, those that are looked for: two keys in a hundred more would survive with fewer by one."""
+"""Number of bits of the bound that are searched. With one bit less, 2 % more keys would pass it."""
 _BEHIND = (1 << 31) - 1
-"""An index after every other one."""
+"""An index greater than every valid one."""
 
 
 def key_bytes(rows: int) -> int:
-    """Scratch for the keys of `rows` scores, whole vectors."""
+    """Return the bytes of scratch for the keys of `rows` scores, in whole vectors."""
     return -(-rows // 16) * 64
 
 
 def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
-    """16 scores as i32 in the same order, NaN above all and -0 equal to 0; lanes off the mask get the lowest key."""
+    """Store 16 scores as i32 in the same order, with NaN above all and -0 equal to 0; lanes outside of the mask get the
+    lowest key."""
     bits = f.bitcast(scores + 0.0, KEYS)
     sign = f.op("arith.shrsi", [bits, f.constant(31, KEYS)], KEYS)
     keys = bits ^ (sign & 0x7FFFFFFF)
@@ -38,12 +40,14 @@ def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
 
 
 def choice_bytes(rows: int, room: int) -> int:
-    """Private scratch of `choose` from the keys of `rows` scores: groups' highest keys, survivors and their places."""
+    """Return the bytes of private scratch of `choose` for the keys of `rows` scores: highest keys of groups, surviving
+    keys and their places."""
     return 2 * key_bytes(rows + 16) + _highest_bytes(rows, room)
 
 
 def _highest_bytes(rows: int, room: int) -> int:
-    """Of the highest keys of groups: as many vectors as `_choose` makes of whole groups, and one that is not."""
+    """Return the bytes for the highest keys of groups: the vectors of whole groups in `_choose`, and one incomplete
+    vector."""
     vectors = key_bytes(rows) // 64
     return (min(vectors, 2 * max(1, -(-room // GROUPED)) + 1) + 1) * 64
 
@@ -52,14 +56,15 @@ def choose(
     f: Function, keys: Value, first: int, candidates: Value, topk: Value, room: int, target: Value, scratch: Value,
     rows: int, tops: tuple[Value, Value] | None = None,
 ) -> None:  # fmt: skip
-    """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
+    """Write the positions of the `topk` highest keys in ascending order, then -1: [room] i64. Of equal keys the earlier
+    one is chosen.
 
-    `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest; at most of `rows`.
-    `scratch` is `choice_bytes` of private scratch.
+    `keys` belong to positions first .. first + candidates - 1, padded with the lowest key to a whole vector; there are
+    at most `rows`. `scratch` is private scratch of `choice_bytes`.
 
     Args:
-        tops: where there are vectors of 16 whose lanes are the highest keys of groups that have none in common, and
-            how many; what has made the keys had them in registers.
+        tops: pointer to vectors of 16 lanes with the highest keys of disjoint groups, and the number of vectors; None
+            if the producer of the keys has not recorded them.
     """
     count = f.min(f.min(candidates, f.max(topk, 0)), room)
     survivors, places, highest = (scratch + part * key_bytes(rows + 16) for part in range(3))
@@ -70,7 +75,7 @@ def choose(
 
 
 def put_all(f: Function, target: Value, first: int, count: Value, room: int) -> None:
-    """All of `count` positions from `first` on, then -1: [room] i64."""
+    """Write all of `count` positions from `first` on, then -1: [room] i64."""
     with f.loop(0, count) as row:
         f.store(row.index + first, target + row.index * 8)
     end_list(f, target, count, room)
@@ -86,12 +91,11 @@ def end_list(f: Function, target: Value, count: Value, room: int) -> None:
     top_vectors=I64,
 )  # fmt: skip
 def _choose(f: Function) -> None:
-    """The `count` highest of some keys, 1 .. candidates.
+    """Write the positions of the `count` highest keys, 1 .. candidates.
 
-    The highest keys of groups, of which there are at least as many as keys are chosen, bound the lowest key that is:
-    the count-th highest of them. Few keys are not below the bound, and it costs a pass over all keys to find it, or one
-    over `tops` where these are groups enough, and one to apply it. Among those that survive, the lowest chosen key is
-    found exactly.
+    Let there be at least `count` groups of keys. The count-th highest of the groups' maximums is a lower bound of the
+    chosen keys, and few keys reach it. Finding the bound costs a pass over all keys, or over `tops` if these are enough
+    groups; applying it costs another pass. The lowest chosen key is then found exactly among the surviving keys.
     """
     enough = f["top_vectors"] * 16 >= f["count"] * 2
     source = f.select(enough, f["tops"], f["keys"])
@@ -108,8 +112,8 @@ def _choose(f: Function) -> None:
 
 
 def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: int) -> Value:
-    """The count-th highest key, or where `bits` are not all 32, these of its highest bits, the others zero: found bit
-    by bit, counting keys that are not below a guess. An i64."""
+    """Return the count-th highest key, as an i64, or its highest `bits` bits with zeros below. It is found bit by bit,
+    by counting the keys that are at or above a guess."""
     with f.loop(0, bits, 1, [f.constant(LOWEST_KEY)]) as bit:
         guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
         enough = _count_from(f, keys, number, guess) >= count
@@ -118,8 +122,8 @@ def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: 
 
 
 def _keep_from(f: Function, bound: Value) -> Value:
-    """Copies the keys from `bound` on and their places, in order, and the lowest key up to a whole vector."""
-    # No candidate has the lowest key, which stands behind the last one.
+    """Copy the keys at or above the bound and their places, in order, padded with the lowest key to a whole vector."""
+    # No candidate has the lowest key, which is the padding.
     limit = f.broadcast(f.cast("arith.trunci", f.max(bound, LOWEST_KEY + 1), I32), 16)
     with f.loop(0, f["candidates"], 16, [f.constant(0), f.lanes()]) as group:
         survivors, places = group.state
@@ -127,7 +131,7 @@ def _keep_from(f: Function, bound: Value) -> Value:
         f.store(f.compress(places, kept), f["places"] + survivors * 4)
         group.carry(survivors + f.count(kept), places + 16)
     survivors = group.results[0]
-    # Few are left, so that this costs less than to move keys in every round above.
+    # Few keys survive, so this costs less than moving keys in every iteration above.
     with f.loop(0, survivors) as number:
         place = f.cast("arith.extui", f.load(f["places"] + number.index * 4, I32), I64)
         f.store(f.load(f["keys"] + place * 4, I32), f["survivors"] + number.index * 4)
@@ -136,11 +140,12 @@ def _keep_from(f: Function, bound: Value) -> Value:
 
 
 def _write_chosen(f: Function, survivors: Value, threshold: Value) -> None:
-    """Writes the positions of the survivors above the threshold, and of as many of those on it as are still chosen."""
+    """Write the positions of the survivors above the threshold, and of the first survivors equal to it, up to the
+    chosen number."""
     limit = f.broadcast(f.cast("arith.trunci", threshold, I32), 16)
     ties = f["count"] - _count_from(f, f["survivors"], survivors, threshold + 1)
     first = f.broadcast(f["first"], 16)
-    # Places of chosen survivors take the places of those that were read, then go out as positions.
+    # The places of chosen survivors overwrite places that were already read; then they are written as positions.
     with f.loop(0, survivors, 16, [f.constant(0), ties]) as group:
         written, left = group.state
         keys, places = (f.load(f[name] + group.index * 4, KEYS) for name in ("survivors", "places"))
@@ -159,8 +164,8 @@ def _write_chosen(f: Function, survivors: Value, threshold: Value) -> None:
 
 
 def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> Value:
-    """The number of keys that are not below `lowest`, an i64 above the lowest i32."""
-    # One above the highest i32 stands for none; compared as "above lowest - 1", which fits.
+    """Return the number of keys at or above `lowest`, an i64 greater than the lowest i32."""
+    # `lowest` may exceed the highest i32 by one; comparing with "above lowest - 1" avoids the overflow.
     limit = f.broadcast(f.cast("arith.trunci", lowest - 1, I32), 16)
     with f.loop(0, candidates, 16, [f.constant(0)]) as place:
         place.carry(place.state[0] + f.count(f.load(keys + place.index * 4, KEYS) > limit))
@@ -172,7 +177,7 @@ def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> V
 
 @executes(TopK)
 def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of rows. See `TopK`."""
+    """Lower `TopK` to one phase in units of rows."""
     check_rows(step, operands, step.indices)
     (rows, count), (_, chosen) = operands[step.source][0], operands[step.indices][0]
 

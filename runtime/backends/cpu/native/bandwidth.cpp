@@ -98,7 +98,7 @@ double read_bandwidth(int threads, std::size_t bytes, int repeats) {
         }
     };
 
-    // The helpers wait at a gate, so that those already started go home if a later one cannot be started.
+    // The helpers wait at a gate, so that those already started can return if a later one cannot be started.
     std::atomic<Gate> gate = kClosed;
     std::vector<std::jthread> helpers;
     try {

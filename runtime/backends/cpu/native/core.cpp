@@ -106,7 +106,7 @@ void Core::place_private(Member& member, int thread) const {
     member.thread = thread;
     member.registers = reinterpret_cast<std::int64_t*>(pieces.at(registers));
     member.arguments = reinterpret_cast<void**>(pieces.at(arguments));
-    member.scalars = reinterpret_cast<std::int64_t*>(pieces.at(scalars)) + 1;  // after the word that functions report in
+    member.scalars = reinterpret_cast<std::int64_t*>(pieces.at(scalars)) + 1;  // behind the error word
     member.scratch = pieces.at(scratch);
     for (std::size_t i = 0; i < offsets.size(); ++i) {
         if (plan_.regions[i].kind == RegionKind::kPrivate) {
@@ -130,7 +130,7 @@ void Core::check_windows() const {
     }
 }
 
-// The window that this rank writes next, and the windows of all that were written before the latest meeting.
+// The window that this rank writes next, and the windows that were written before the latest meeting.
 void Core::place_windows(Member& member) const {
     for (std::size_t i = 0; i < plan_.regions.size(); ++i) {
         const auto& region = plan_.regions[i];

@@ -1,4 +1,4 @@
-// The native interpreter: a plan, the memory that it names, and the threads that walk it.
+// The native interpreter: a plan, its memory, and the threads that execute it.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace sscc {
 
-// A generated function, which computes units [begin, end) of one firing.
+// A generated function. It computes units [begin, end) of one firing.
 using Kernel = void (*)(void** arguments, const std::int64_t* scalars, std::int64_t begin, std::int64_t end,
                         void* scratch);
 
@@ -35,60 +35,61 @@ struct Span {
     std::int64_t bytes;
 };
 
-// Where ranks exchange what they have: for each of two turns a window of every rank, one after another.
+// Exchange of data between ranks: for each of two turns, the windows of all ranks, one after another.
 struct Windows {
     std::byte* address = nullptr;
     int rank = 0, ranks = 1;
     std::shared_ptr<Exchange> exchange;
 };
 
-// Not to be called from several threads at once: what comes while an entry runs is refused with an Error.
+// Not reentrant: a call during the execution of an entry, from any thread, throws Error.
 class Core {
   public:
-    // Called after a run by thread 0, while the other threads wait; what it throws ends the entry.
+    // Called by thread 0 after a run, while the other threads wait. An exception from it ends the entry.
     using Hook = std::function<void(std::uint32_t run)>;
-    // Called by thread 0 every 20 ms or so while an entry runs; what it throws ends the entry.
+    // Called by thread 0 about every 20 ms during the execution of an entry. An exception from it ends the entry.
     using Poll = std::function<void()>;
 
-    // Throws Error where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
-    // `windows`: needed where the plan has regions of windows; their sizes are the plan's.
-    // `guarded`: every region has pages around it that cannot be touched; external ones are copied for that. For tests.
+    // Throws Error if kernels or externals do not match the plan; std::bad_alloc; and the exceptions of Team.
+    // `windows`: required if the plan has window regions, whose sizes the plan defines.
+    // `guarded`: surrounds every region with inaccessible pages, and copies external regions for that. For tests.
     Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
          Poll poll = {}, Windows windows = {}, bool guarded = false);
 
     const Plan& plan() const { return plan_; }
     int threads() const { return team_->size(); }
 
-    // Its threads. Others may use them between two entries; an entry waits until such work is done.
+    // The threads of the core. Other callers may use them between two entries; an entry waits until they are done.
     std::shared_ptr<Team> team() const { return team_; }
 
     // Executes an entry and returns its outputs. Throws Error for an unknown entry, a wrong number of scalars, a
-    // division by 0 and a pointer out of its region; after that, memory holds whatever was written until then.
+    // division by 0, and a pointer outside of its region; memory then keeps what was written before the error.
     std::vector<std::int64_t> run(const std::string& entry, std::span<const std::int64_t> scalars);
 
-    // Where a region is; of a private one, the copy of `thread`. Throws Error for an unknown name or thread.
+    // The address of a region; for a private region, of the copy of `thread`. Throws Error for an unknown name or
+    // thread.
     Span region(const std::string& name, int thread = 0) const;
 
-    // Bytes of the arena and of what every thread has for itself.
+    // Bytes of the arena and of the private memory of all threads.
     std::size_t allocated_bytes() const;
 
-    // Zeroes arena and private regions: all of them, or those named. Throws Error for an unknown one or another.
+    // Zeroes the arena and the private regions: all, or the named ones. Throws Error for an unknown or external region.
     void reset(const std::optional<std::vector<std::string>>& names);
 
-    // Registers of thread 0, without those of loops; within a hook, their present values.
+    // Registers of thread 0, without those of loops; within a hook, their current values.
     std::vector<std::int64_t> registers() const;
 
-    // Switches tracing on, forgetting what was traced, with room for `capacity` events per thread; or off.
+    // Starts a new trace with room for `capacity` events per thread; or stops tracing.
     void trace(bool on, std::size_t capacity);
     std::vector<Event> events() const;
     const std::vector<Total>& totals(int thread) const;
 
-    // A hook after every run of these labels (empty: of all); an empty function takes it away. Throws Error for
-    // a label that the plan does not have.
+    // Sets a hook that is called after every run with one of these labels (empty: all runs); an empty function removes
+    // it. Throws Error for a label that the plan does not have.
     void set_hook(const std::vector<std::string>& labels, Hook hook);
 
   private:
-    // What a thread has for itself. The pointers are into `pieces`. No cache line is shared with another thread.
+    // State of one thread. The pointers are into `pieces`. Threads share no cache line.
     struct alignas(64) Member {
         int thread = 0;
         std::uint32_t ticks = 0;
@@ -109,7 +110,7 @@ class Core {
     const Entry& entry(const std::string& name) const;
     std::size_t region_index(const std::string& name) const;
 
-    // What a thread does within `run` (walk.cpp); false: the walk has to end.
+    // The parts of `run` that a thread executes (walk.cpp); they return false if the walk has to end.
     void walk(Member& member, const Entry& entry);
     bool barrier(Member& member);
     bool meet(Member& member, std::int64_t bytes);
@@ -130,11 +131,11 @@ class Core {
     std::chrono::nanoseconds next_poll_{0};
     const Windows windows_;
     const bool guarded_;
-    int turn_ = 0;  // of the windows that this rank writes
+    int turn_ = 0;  // the turn of the windows that this rank writes
     Pieces arena_;
     std::vector<Member> members_;
     Hook hook_;
-    std::vector<char> hooked_;  // for each run, whether the hook is called after it; empty where there is no hook
+    std::vector<char> hooked_;  // per run, whether the hook is called after it; empty without a hook
     bool tracing_ = false;
     mutable std::atomic<bool> busy_ = false;
     std::shared_ptr<Team> team_;

@@ -31,7 +31,7 @@ struct Registers {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
-// All zero where the leaf does not exist.
+// All zero if the leaf does not exist.
 Registers cpuid(unsigned leaf, unsigned subleaf) {
     Registers r;
     if (__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx) == 0) {
@@ -40,7 +40,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
     return r;
 }
 
-// Which register states the operating system saves (XCR0); 0 where it does not say.
+// The register states that the operating system saves (XCR0); 0 if it does not tell.
 std::uint64_t saved_states(const Registers& leaf1) {
     constexpr unsigned osxsave = 1u << 27;
     if ((leaf1.ecx & osxsave) == 0) {
@@ -51,8 +51,8 @@ std::uint64_t saved_states(const Registers& leaf1) {
     return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 
-// Whether this process may use tile registers: Linux keeps them from processes that have not asked
-// (Documentation/arch/x86/xstate.rst). It refuses where a signal stack is too small for them.
+// Returns true if this process may use tile registers. Linux grants them only on request
+// (Documentation/arch/x86/xstate.rst), and refuses if a signal stack is too small for them.
 bool tiles_permitted() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
     constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

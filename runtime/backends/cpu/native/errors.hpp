@@ -9,8 +9,8 @@
 
 namespace sscc {
 
-// An error of a kind that sscc.runtime.support.native_errors declares, with the values of the kind's fields. Its class and its
-// message are made in Python (python_core.cpp).
+// An error of a kind declared in sscc.runtime.support.native_errors, with the values of the kind's fields. Python makes
+// the exception and its message (python_core.cpp).
 class Error : public std::exception {
   public:
     using Value = std::variant<std::int64_t, std::string>;
@@ -27,7 +27,7 @@ class Error : public std::exception {
     Fields fields_;
 };
 
-// Throws an Error. It is not inlined, so that callers in hot code stay small.
+// Throws an Error. Not inlined, so that callers in hot code stay small.
 [[noreturn, gnu::cold, gnu::noinline]] inline void fail(const char* kind, Error::Fields fields = {}) {
     throw Error(kind, std::move(fields));
 }

@@ -19,9 +19,9 @@ namespace {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(20);  // the longest sleep between two looks around
+constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(20);  // maximum time between two checks
 
-// Sleeps until the word is another one and its writer says so, for kNap at most. Words may be other processes' too.
+// Sleeps until the word changes and its writer wakes this thread, at most for kNap. Words may be in shared memory.
 void nap(std::atomic<std::uint32_t>& word, std::uint32_t old) {
 #if defined(__linux__)
     timespec most{0, static_cast<long>(kNap.count())};
@@ -64,7 +64,8 @@ void Meeting::meet(std::int64_t, int, const std::function<void()>& idle) {
     }
 }
 
-// Waits until a rank has counted to `number`. It can be one ahead, because it needs this rank for the next meeting.
+// Waits until a rank has counted to `number`. The rank can be ahead by one at most, because it needs this rank for the
+// next meeting.
 void Meeting::await(int rank, std::uint32_t number, const std::function<void()>& idle) {
     auto& word = count(rank);
     const auto there = [&](std::uint32_t seen) { return static_cast<std::int32_t>(seen - number) >= 0; };
@@ -94,7 +95,7 @@ void Meeting::await(int rank, std::uint32_t number, const std::function<void()>&
         check();
         idle();
         const auto now = std::chrono::steady_clock::now();
-        waited += std::min<std::chrono::nanoseconds>(now - last, 5 * kNap);  // no more, if the process was suspended
+        waited += std::min<std::chrono::nanoseconds>(now - last, 5 * kNap);  // bounded, in case the process was suspended
         last = now;
         if (waited > options_.timeout) {
             end(rank, Ending::kStalled);

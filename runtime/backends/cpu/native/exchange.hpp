@@ -1,4 +1,5 @@
-// Where ranks of one program meet: what each has put into its window, all may read after a meeting.
+// Meetings (barriers) of the ranks of a program: after a meeting, every rank may read the windows that all have
+// written.
 #pragma once
 
 #include <atomic>
@@ -16,13 +17,13 @@ namespace sscc {
 class Exchange {
   public:
     virtual ~Exchange() = default;
-    // Returns when all ranks have called it as often as this one: the first `bytes` of their windows of `turn` can then
-    // be read. `idle` is called now and then while it waits. Throws Error, and what `idle` throws.
+    // Returns when all ranks have made the same number of calls. The first `bytes` of their windows of `turn` can then
+    // be read. Calls `idle` regularly while it waits. Throws Error, and the exceptions of `idle`.
     virtual void meet(std::int64_t bytes, int turn, const std::function<void()>& idle) = 0;
 };
 
-// Meets in memory that all ranks see: threads of one process, or processes that map the same pages. A rank counts its
-// meetings on a cache line of its own, and waits until the others have counted as far.
+// Meetings in memory shared by all ranks: threads of one process, or processes that map the same pages. A rank counts
+// its meetings in a cache line of its own, and waits until the other ranks have counted as far.
 class Meeting : public Exchange {
   public:
     static constexpr std::size_t kLine = 64;
@@ -32,20 +33,20 @@ class Meeting : public Exchange {
 
     struct Options {
         int rank = 0, ranks = 1;
-        std::chrono::nanoseconds timeout = std::chrono::seconds(6);  // that a rank waits for another one
-        std::chrono::nanoseconds spin{0};                            // before it sleeps
+        std::chrono::nanoseconds timeout = std::chrono::seconds(6);  // maximum wait for another rank
+        std::chrono::nanoseconds spin{0};                            // spinning time before sleep
     };
 
-    // Bytes of the memory that it needs, zeroed at the start and aligned to a cache line.
+    // Size of the shared memory in bytes. The memory must be zeroed at the start and aligned to a cache line.
     static std::size_t bytes(int ranks) { return kLine * (static_cast<std::size_t>(ranks) + 1); }
 
-    // Throws Error for a rank that there is not, or memory that is not aligned.
+    // Throws Error for a rank out of range, or unaligned memory.
     Meeting(std::byte* memory, const Options& options);
 
     void meet(std::int64_t bytes, int turn, const std::function<void()>& idle) override;
 
-    // Ends all meetings: whoever waits, or comes later, throws Error, which says what became of `rank`. The first
-    // call counts.
+    // Ends all meetings: every present and later wait throws an Error that says what happened to `rank`. Only the first
+    // call has an effect.
     void end(int rank, Ending ending);
 
   private:

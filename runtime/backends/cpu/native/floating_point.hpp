@@ -1,12 +1,12 @@
-// The floating-point environment that results are made in.
+// The floating-point environment of all computations.
 #pragma once
 
 #include <cfenv>
 
 namespace sscc {
 
-// Sets the default environment for a scope: results must not depend on the modes of the calling thread, such as
-// flushing denormals to zero.
+// Sets the default environment for a scope: results must not depend on modes of the calling thread, such as flushing
+// denormals to zero.
 class DefaultFloatingPoint {
   public:
     DefaultFloatingPoint() {

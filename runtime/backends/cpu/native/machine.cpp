@@ -1,4 +1,4 @@
-// Threads, caches and memory, read from the operating system. Whatever it does not tell is left out, never guessed.
+// Threads, caches and memory, read from the operating system. Unknown values are left out, never guessed.
 #include "machine.hpp"
 
 #include <algorithm>
@@ -41,9 +41,9 @@ std::optional<double> file_number(const std::string& path) {
     return line ? number(*line) : std::nullopt;
 }
 
-// The folders of this process's cgroup for a v1 controller, or of the v2 hierarchy where `controller` is empty, from
-// the process's own level up to the root. Inside a container the path of the host may not exist: the mount's root,
-// always last, is then the container's own level.
+// The folders of this process's cgroup for a v1 controller, or of the v2 hierarchy if `controller` is empty, from the
+// process's own level up to the root. Inside a container the host's path may not exist; the mount's root, always last,
+// is then the container's own level.
 std::vector<std::string> cgroup_folders(const std::string& controller) {
     std::vector<std::string> roots = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
     if (!controller.empty()) {
@@ -72,7 +72,7 @@ std::vector<std::string> cgroup_folders(const std::string& controller) {
     return folders;
 }
 
-// The smallest value that `read` finds in the folders of a controller.
+// The smallest value that `read` returns for the folders of a controller.
 std::optional<double> smallest(const std::string& controller,
                                const std::function<std::optional<double>(const std::string&)>& read) {
     std::optional<double> least;
@@ -163,7 +163,7 @@ std::map<std::string, std::int64_t> cache_sizes() {
         {"l1d", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}, {"l3", _SC_LEVEL3_CACHE_SIZE}};
     for (const auto& [name, key] : names) {
         if (const long bytes = sysconf(key); bytes > 0) {
-            sizes.emplace(name, bytes);  // emplace keeps a size that sysfs has told
+            sizes.emplace(name, bytes);  // keeps a size from sysfs
         }
     }
 #endif

@@ -1,4 +1,4 @@
-// What this process may use of the machine it runs on.
+// Resources of the machine that this process may use.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ std::vector<std::string> cpu_features();
 // CPUs in the affinity mask of the calling thread, at least 1.
 int affinity_threads();
 
-// CPUs' worth of time that the cgroups (v2 or v1) of this process allow, the smallest of all levels; none if unlimited.
+// CPU time in CPUs that the cgroups (v2 or v1) of this process allow, the minimum of all levels; none if unlimited.
 std::optional<double> cpu_quota();
 
-// Threads worth starting: the affinity mask cut to the quota (rounded up), at least 1.
+// Useful number of threads: the affinity mask limited to the quota (rounded up), at least 1.
 int usable_threads();
 
-// Bytes of the caches that one CPU sees: keys "l1d", "l2", "l3"; a level that is unknown or absent has no key.
+// Bytes of the caches that one CPU sees: keys "l1d", "l2", "l3"; unknown or absent levels have no key.
 std::map<std::string, std::int64_t> cache_sizes();
 
-// Bytes.
+// Bytes of physical memory.
 std::int64_t page_size();
 std::int64_t total_memory();
 
-// Bytes that the cgroups (v2 or v1) of this process allow, the smallest of all levels; none if unlimited.
+// Bytes that the cgroups (v2 or v1) of this process allow, the minimum of all levels; none if unlimited.
 std::optional<std::int64_t> memory_limit();
 
 }  // namespace sscc

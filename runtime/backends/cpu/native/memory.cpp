@@ -23,7 +23,7 @@ Block::Block(std::size_t bytes, bool guarded) {
         return;
     }
     const bool large = bytes >= kHugePage;
-    mapped_ = (bytes == 0 ? 1 : bytes) + (large ? 2 * kHugePage : 0);  // what aligning both ends may cost
+    mapped_ = (bytes == 0 ? 1 : bytes) + (large ? 2 * kHugePage : 0);  // room to align both ends
     mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping_ == MAP_FAILED) {
         mapping_ = nullptr;
@@ -33,7 +33,7 @@ Block::Block(std::size_t bytes, bool guarded) {
     if (large) {
         data_ += -reinterpret_cast<std::uintptr_t>(data_) % kHugePage;
 #if defined(MADV_HUGEPAGE)
-        madvise(data_, (bytes + kHugePage - 1) / kHugePage * kHugePage, MADV_HUGEPAGE);  // may fail, which does no harm
+        madvise(data_, (bytes + kHugePage - 1) / kHugePage * kHugePage, MADV_HUGEPAGE);  // a failure does no harm
 #endif
     }
 }

@@ -1,4 +1,4 @@
-// Memory that lives as long as its owner, zeroed, aligned for vectors and, where it is large, for huge pages.
+// Memory owned by an object: zeroed, aligned for vectors and, if large, for huge pages.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@ namespace sscc {
 class Block {
   public:
     Block() = default;
-    // 64-byte aligned at least; pages are touched by whoever uses them first. Throws std::bad_alloc.
-    // `guarded`: it ends where a page does, and neither that nor what lies before it can be touched.
+    // At least 64-byte aligned; a page is allocated when it is first touched. Throws std::bad_alloc.
+    // `guarded`: the memory ends at a page boundary, and the pages before and behind it are inaccessible.
     explicit Block(std::size_t bytes, bool guarded = false);
     Block(Block&& other) noexcept;
     Block& operator=(Block&& other) noexcept;
     ~Block();
 
     std::byte* data() const { return data_; }
-    // What it takes of the address space.
+    // Bytes of address space.
     std::size_t mapped() const { return mapped_; }
 
   private:
@@ -28,10 +28,10 @@ class Block {
     std::byte* data_ = nullptr;
 };
 
-// Places things one after the other in a block, each at the start of a cache line.
+// Layout of pieces in a block, each at the start of a cache line.
 class Layout {
   public:
-    // The offset of the next `bytes`. Throws std::bad_alloc where the sum is beyond any machine.
+    // Returns the offset of the next piece of `bytes`. Throws std::bad_alloc if the sum exceeds any machine.
     std::size_t place(std::size_t bytes);
     std::size_t bytes() const { return bytes_; }
 
@@ -39,16 +39,16 @@ class Layout {
     std::size_t bytes_ = 0;
 };
 
-// Things in one block, one after the other; or each in a guarded block of its own.
+// Pieces in one block, one after another; or each in a guarded block of its own.
 class Pieces {
   public:
     explicit Pieces(bool guarded = false) : guarded_(guarded) {}
-    // The number of the next piece, of `bytes`. Throws std::bad_alloc.
+    // Returns the number of the next piece, of `bytes`. Throws std::bad_alloc.
     std::size_t place(std::size_t bytes);
-    // Makes room for all that was placed. Throws std::bad_alloc.
+    // Allocates all pieces. Throws std::bad_alloc.
     void allocate();
     std::byte* at(std::size_t piece) const;
-    // What they take of the address space.
+    // Bytes of address space of all pieces.
     std::size_t mapped() const;
 
   private:

@@ -1,4 +1,5 @@
-// The Python face of the native runtime: sscc.runtime.support._native (types and documentation in runtime/support/_native.pyi).
+// Python bindings of the native runtime: sscc.runtime.support._native (types and documentation in
+// runtime/support/_native.pyi).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>

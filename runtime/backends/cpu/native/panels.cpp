@@ -16,7 +16,7 @@ std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number)
 
 std::uint32_t mask_of(std::int32_t bits) { return (1u << bits) - 1; }
 
-// The byte of five ternary digits, the first of which is the most significant.
+// The byte that stores five ternary digits, the first of which is the most significant.
 std::uint8_t ternary_byte(unsigned number) { return static_cast<std::uint8_t>((number * 256 + 242) / 243); }
 
 std::uint8_t digit_of(std::uint8_t byte, std::size_t digit) {
@@ -37,7 +37,7 @@ void each_code(const CodeRun& run, Visit visit) {
     }
 }
 
-// Bits of eight neighboring bytes at once, each at its place in its byte.
+// Bits of eight neighboring bytes, each at its place in its byte.
 constexpr std::size_t kWord = 8;
 constexpr std::uint64_t kEachOfEight = 0x0101010101010101;
 
@@ -90,7 +90,7 @@ void read_run(const CodeRun& run, const std::uint8_t* block, std::uint8_t* codes
     }
 }
 
-// The place in a line of one of four neighboring bytes of an output.
+// The place of one of four neighboring bytes of an output in a line.
 std::size_t place_of(const PanelTables& tables, std::size_t lane, std::size_t column) {
     return (column / tables.unit * kLanes + lane) * tables.unit + column % tables.unit;
 }
@@ -107,7 +107,7 @@ std::uint32_t quad_at(const PanelTables& tables, const std::uint8_t* line, std::
     return word;
 }
 
-// `codes` are those of 16 outputs, `padded` bytes each: whole quads, with zeros behind the block.
+// `codes` holds the codes of 16 outputs, `padded` bytes each: whole quads, with zeros behind the block.
 template <std::size_t unit>
 void place_floats(const std::uint8_t* codes, std::size_t padded, std::uint8_t* lines) {
     for (std::size_t number = 0; number < padded / unit; ++number) {
@@ -189,7 +189,7 @@ void read_codes(const PanelTables& tables, const std::uint8_t* block, std::size_
     }
 }
 
-// The inverse of read_run, into bytes that were zeros.
+// The inverse of read_run, into zeroed bytes.
 void write_run(const CodeRun& run, const std::uint8_t* codes, std::uint8_t* block) {
     each_code(run, [&](std::size_t byte, std::size_t level, std::size_t code) {
         const auto bits = (codes[code] >> run.shift) & mask_of(run.bits);

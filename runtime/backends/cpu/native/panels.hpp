@@ -1,4 +1,4 @@
-// Quantized weights from the layout of checkpoints to panels, and back.
+// Conversion of quantized weights between the layout of checkpoints and panels.
 #pragma once
 
 #include <cstddef>
@@ -7,29 +7,29 @@
 
 namespace sscc {
 
-// Bits of consecutive codes of a block of a stored part (sscc.ir.weight_formats.fields.Run), from code `first` on.
+// Bits of consecutive codes in a block of a stored part (sscc.ir.weight_formats.fields.Run), from code `first` on.
 struct CodeRun {
     std::int32_t part, at, count, bits, side, low, shift, base, first;
 };
 
-// Some bits of a scale, minimum or zero point of a block of a stored part, and their place in a block of a panel: the
-// first byte of lane 0, bytes to the next lane, lowest bit.
+// Bits of a scale, minimum or zero point in a block of a stored part, and their place in a block of a panel: the first
+// byte of lane 0, bytes to the next lane, lowest bit.
 struct HeadPiece {
     std::int32_t part, byte, level, bits, shift, to, step, low;
 };
 
 struct BitPlane {
-    std::int32_t offset, width, shift, quads;  // width 0: five ternary digits a byte
+    std::int32_t offset, width, shift, quads;  // width 0: five ternary digits per byte
 };
 
 struct PanelTables {
-    std::vector<std::int32_t> part_bytes;  // of a block
-    std::size_t block_bytes;               // of a block of a panel
+    std::vector<std::int32_t> part_bytes;  // bytes of a block of each part
+    std::size_t block_bytes;               // bytes of a block of a panel
     std::vector<CodeRun> codes;
     std::vector<HeadPiece> heads;
     std::vector<BitPlane> planes;
-    std::size_t block;  // bytes of codes
-    bool flipped;       // codes have 128 added
+    std::size_t block;  // bytes of codes of a block
+    bool flipped;       // 128 is added to codes
     std::size_t unit;   // lines are [4 / unit][16][unit]
 };
 

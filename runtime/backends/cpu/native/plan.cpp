@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::int64_t kMagic = 0x6e6c702d63637373;  // "sscc-pln"
 constexpr std::int64_t kVersion = 2;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // the largest region, and the largest coefficient and total
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // largest region, coefficient and total
 constexpr std::int64_t kMostRegisters = 1 << 20;
-constexpr std::int64_t kMostItems = 1 << 24;  // the longest list
-constexpr std::int64_t kMostOfRun = 1 << 10;  // the most arguments, scalars, axes or terms of a run
+constexpr std::int64_t kMostItems = 1 << 24;  // longest list
+constexpr std::int64_t kMostOfRun = 1 << 10;  // maximum number of arguments, scalars, axes or terms of a run
 constexpr int kDepth = 64;
 constexpr std::int64_t kScalarOps = static_cast<std::int64_t>(Op::kLookup) + 1;
 
@@ -96,7 +96,7 @@ class Parser {
 
     std::uint32_t reg() { return index(plan_.declared_registers, "register"); }
 
-    // The length of a list; each of its items takes a word at least.
+    // The length of a list; each item takes at least one word.
     std::int64_t count(const char* what, std::int64_t most = kMostItems) {
         const auto value = word();
         if (value < 0 || value > most || value > left()) {
@@ -287,7 +287,7 @@ class Parser {
         code.push_back(made);
     }
 
-    // Only where there are windows, of a rank and of all.
+    // Requires windows, of this rank and of all ranks.
     void meeting(std::vector<Instruction>& code) {
         std::int64_t window = -1, windows = -1;
         for (const auto& region : plan_.regions) {
@@ -302,7 +302,7 @@ class Parser {
     }
 
     void loop(std::vector<Instruction>& code, int depth) {
-        // A loop within another has registers of its own; loops of the same depth share theirs.
+        // Nested loops have registers of their own; loops at the same depth share them.
         const auto counter = plan_.declared_registers + 2 * static_cast<std::uint32_t>(depth);
         const auto target = reg(), lower = reg(), upper = reg();
         code.push_back({.op = Op::kLoopInit, .target = counter, .x = lower, .y = upper});

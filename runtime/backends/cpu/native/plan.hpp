@@ -1,4 +1,4 @@
-// The plan of native execution as the core walks it; runtime/backends/cpu/plan/plan.py explains it and defines the file form.
+// The plan of native execution in memory; runtime/backends/cpu/plan/plan.py explains it and defines the file form.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace sscc {
 
 enum class RegionKind { kExternal, kArena, kPrivate, kOutbox, kInbox };
 
-// Whether a region is a rank's window, or all ranks' windows, which lie where ranks meet.
+// Returns true for the window of this rank and the windows of all ranks, which are in the memory of the exchange.
 inline bool is_exchanged(RegionKind kind) { return kind == RegionKind::kOutbox || kind == RegionKind::kInbox; }
 
 struct Region {
@@ -20,7 +20,7 @@ struct Region {
     std::int64_t bytes;
 };
 
-// A part of one of the plan's flat lists, which hold the items of all runs one after the other.
+// A part of one of the plan's flat lists, which hold the items of all runs one after another.
 struct Range {
     std::uint32_t begin, end;
 };
@@ -34,7 +34,7 @@ struct Argument {
     std::uint32_t region;
     Range terms;
     std::int64_t offset;
-    std::int64_t last;  // the largest offset at which the extent still lies in the region
+    std::int64_t last;  // largest offset at which the extent still lies in the region
 };
 
 struct GridAxis {
@@ -72,20 +72,20 @@ enum class Op : std::uint32_t {
     kOr,
     kSelect,
     kLookup,    // each: target = op(x, y, z)
-    kLoopInit,  // target = x, target + 1 = y: a loop's counter and its end, in registers that only the loop knows
-    kLoopNext,  // jumps where counter x has reached its end; otherwise target = counter, and the counter goes on
+    kLoopInit,  // target = x, target + 1 = y: counter and end of a loop, in registers of the loop
+    kLoopNext,  // jumps if counter x has reached its end; otherwise target = counter, and the counter is incremented
     kJump,      // jumps
-    kBranch,    // jumps where x is 0
-    kExecute,   // run x
+    kBranch,    // jumps if x is 0
+    kExecute,   // executes run x
     kBarrier,
-    kMeet,  // ranks, after so many bytes of their windows as meetings[x] says
+    kMeet,  // meeting of the ranks, after meetings[x] bytes of their windows were written
     kEnd,
 };
 
 struct Instruction {
     Op op;
     std::uint32_t target = 0, x = 0, y = 0, z = 0;
-    std::uint32_t jump = 0;  // an index into the entry's code
+    std::uint32_t jump = 0;  // index into the entry's code
 };
 
 struct Entry {
@@ -99,12 +99,12 @@ struct Plan {
     std::vector<std::string> functions, labels;
     std::vector<Run> runs;
     std::vector<Entry> entries;
-    std::vector<std::int64_t> registers;  // the values at the start of an entry, those of loops included
-    std::uint32_t declared_registers = 0;  // how many the plan declares; those of loops follow them
+    std::vector<std::int64_t> registers;  // values at the start of an entry, including registers of loops
+    std::uint32_t declared_registers = 0;  // number of registers in the plan; those of loops follow
     std::int64_t scratch_bytes = 0;
-    std::size_t most_arguments = 0, most_scalars = 0;  // the largest numbers that any run has
+    std::size_t most_arguments = 0, most_scalars = 0;  // maximums over all runs
 
-    // The flat lists that Ranges are parts of.
+    // The flat lists that Ranges refer to.
     std::vector<Term> terms;
     std::vector<Argument> arguments;
     std::vector<GridAxis> grid;
@@ -112,8 +112,8 @@ struct Plan {
     std::vector<std::int64_t> meetings;
 };
 
-// Reads the file form. Throws Error, naming the place, unless every index, count, size and nesting is in order:
-// what it returns can be walked with any scalars, and only divisions, sums and pointers need checks at run time.
+// Reads the file form. Throws Error, with the place, unless every index, count, size and nesting is valid. The returned
+// plan can be executed with any scalars; only divisions, sums and pointers are checked at run time.
 Plan parse_plan(std::span<const std::byte> data);
 
 }  // namespace sscc

@@ -1,4 +1,4 @@
-// The native interpreter's Python face; types and documentation in runtime/support/_native.pyi.
+// Python bindings of the native interpreter; types and documentation in runtime/support/_native.pyi.
 #include "python_core.hpp"
 
 #include <new>
@@ -21,7 +21,7 @@ namespace sscc {
 
 namespace {
 
-// Names come from files and may be no UTF-8.
+// Names come from files and may not be UTF-8.
 nb::object text(const std::string& bytes) {
     return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
@@ -54,7 +54,7 @@ void translate(const std::exception_ptr& thrown, void*) {
     }
 }
 
-// Python handles signals in its main thread; others need not ask for the interpreter's lock.
+// Python handles signals in its main thread; other threads need not take the interpreter's lock.
 Core::Poll signal_check() {
     const auto main = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
     return [main] {
@@ -93,7 +93,7 @@ TeamOptions team_options(int threads, std::optional<bool> pin, double spin_us) {
     return {threads, pin, std::chrono::nanoseconds(static_cast<std::int64_t>(spin_us * 1e3))};
 }
 
-// Ranks that meet in a way that Python has.
+// An exchange between ranks that is implemented in Python.
 class PythonExchange : public Exchange {
   public:
     explicit PythonExchange(nb::object callable) : callable_(std::move(callable)) {}

@@ -1,4 +1,4 @@
-// Packing of quantized weights; types and documentation in runtime/support/_native.pyi.
+// Python bindings of panels.hpp; types and documentation in runtime/support/_native.pyi.
 #include "python_panels.hpp"
 
 #include <cstddef>

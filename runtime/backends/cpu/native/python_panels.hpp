@@ -1,4 +1,4 @@
-// The Python face of panels.hpp.
+// Python bindings of panels.hpp.
 #pragma once
 
 #include <nanobind/nanobind.h>

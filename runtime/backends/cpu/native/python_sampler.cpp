@@ -1,4 +1,4 @@
-// The sampler's Python face; types and documentation in runtime/support/_native.pyi.
+// Python bindings of the sampler; types and documentation in runtime/support/_native.pyi.
 #include "python_sampler.hpp"
 
 #include <string>

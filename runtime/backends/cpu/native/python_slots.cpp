@@ -1,4 +1,5 @@
-// What slots of an engine have made, a step at a time; types and documentation in runtime/support/_native.pyi.
+// The generated tokens of an engine's slots, appended one step at a time; types and documentation in
+// runtime/support/_native.pyi.
 #include "python_slots.hpp"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ using Array = nb::ndarray<T, nb::ndim<dimensions>, nb::c_contig, nb::device::cpu
 
 enum Finish : std::int8_t { kNot, kEnd, kLimit };
 
-// On arrays that Python has too: a step is one call, for any number of slots.
+// Works on arrays that it shares with Python: one call per step for any number of slots.
 class TokenTable {
   public:
     TokenTable(Array<std::int32_t, 2> history, Array<std::int64_t, 1> counts, Array<std::int64_t, 1> next_tokens)
@@ -80,7 +81,7 @@ class TokenTable {
     Array<std::int64_t, 1> counts_, next_tokens_;
     std::vector<std::int64_t> limits_;
     std::vector<std::vector<std::int64_t>> ends_;
-    std::vector<double> latest_;  // when a slot's newest token came
+    std::vector<double> latest_;  // time of each slot's newest token
 };
 
 }  // namespace

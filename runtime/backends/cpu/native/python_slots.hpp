@@ -4,7 +4,7 @@
 
 namespace sscc {
 
-// Adds the class TokenTable; add_core turns its errors into those of sscc.runtime.support.native_errors.
+// Adds the class TokenTable; add_core converts its errors to those of sscc.runtime.support.native_errors.
 void add_slots(nanobind::module_& m);
 
 }  // namespace sscc

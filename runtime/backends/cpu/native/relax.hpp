@@ -2,7 +2,7 @@
 
 namespace sscc {
 
-// A moment for the other thread of a CPU, in a loop that looks at a word again and again.
+// Yields to the other hardware thread of a core, in a loop that polls a word.
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

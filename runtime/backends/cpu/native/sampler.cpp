@@ -1,4 +1,4 @@
-// The definition of sampling is in runtime/session/sampling.py.
+// runtime/session/sampling.py defines the sampling.
 #include "sampler.hpp"
 
 #include <algorithm>
@@ -17,19 +17,19 @@ using namespace sampling;
 
 namespace {
 
-// A pick that reads at least so many values takes longer than threads need to wake up, which is some 40 us. What is not
-// greedy takes as long as about so many passes that look for the largest value. Both numbers were measured.
+// A pick that reads at least kWorthWaking values takes longer than the 40 us that threads need to wake up. A pick that is
+// not greedy costs about kRounds passes that search for the largest value. Both numbers were measured.
 constexpr std::int64_t kWorthWaking = 600'000;
 constexpr std::int64_t kRounds = 8;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.
+// Returns a changed logit x as an f32, limited to the largest f32 of its sign; an infinite logit stays infinite.
 float changed(float logit, double x) {
     constexpr double most = std::numeric_limits<float>::max();
     return std::isinf(logit) ? logit : static_cast<float>(std::clamp(x, -most, most));
 }
 
-// Marks the sampler as busy for a scope, because it can only do one call at a time.
+// Marks the sampler as busy for a scope: one call at a time.
 class Busy {
   public:
     explicit Busy(std::atomic<bool>& flag) : flag_(flag) {
@@ -47,7 +47,7 @@ class Busy {
 
 }  // namespace
 
-// Philox4x64-10 (Salmon et al., SC 2011), counted as numpy does: four numbers a block, the first block is 1.
+// Philox4x64-10 (Salmon et al., SC 2011), counted as in numpy: four numbers per block, starting with block 1.
 double uniform(std::uint64_t seed, std::uint64_t index) {
     __extension__ using Wide = unsigned __int128;
     std::uint64_t c[4] = {index / 4 + 1, 0, 0, 0};
@@ -130,7 +130,7 @@ void Sampler::start(std::int64_t index, SamplingOptions options, std::span<const
             slot.seen.push_back({static_cast<std::int32_t>(token), 0});
         }
     }
-    if (slot.penalises()) {  // room for tokens to come, so that picking rarely allocates
+    if (slot.penalises()) {  // room for later tokens, so that picking rarely allocates
         slot.seen.reserve(std::min(static_cast<std::size_t>(vocabulary_), slot.seen.size() + 1024));
     }
     slot.top = logprobs;
@@ -157,7 +157,7 @@ const TokenLogprobs* Sampler::logprobs(std::int64_t index) const {
 std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* active, std::int64_t* tokens,
                                           const Allowed& allowed) {
     const Busy busy(busy_);
-    std::copy_n(active, slots(), active_.begin());  // a copy, so that a write to `active` during the call does no harm
+    std::copy_n(active, slots(), active_.begin());  // a copy, so that a write to `active` during the call has no effect
     for (std::int64_t slot = 0; slot < slots(); ++slot) {
         if (active_[static_cast<std::size_t>(slot)]) {
             check_started(slot);
@@ -208,12 +208,12 @@ std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* acti
     return std::nullopt;
 }
 
-// Whether the work is worth a team whose threads may sleep.
+// Returns true if it pays to wake a team's threads.
 bool Sampler::team_pays(const Allowed& allowed) const {
     if (selectors_.size() < 2) {
         return false;
     }
-    std::int64_t count = 0, rounds = 0;  // the time of the picks, in passes of the kind that finds the largest logit
+    std::int64_t count = 0, rounds = 0;  // time of the picks, in passes that search for the largest logit
     for (std::size_t at = 0; at < slots_.size(); ++at) {
         if (active_[at]) {
             const auto& slot = slots_[at];
@@ -231,8 +231,8 @@ Row Sampler::row(const Logits& logits, std::int64_t slot) const {
             static_cast<std::size_t>(vocabulary_)};
 }
 
-// Returns the slot's next token, or a value that says why there is none (`Slot`), and writes its logarithms into
-// told_next. The slot's sequence stays as it is, in case that another slot's logits are bad.
+// Returns the slot's next token, or a value for the reason why there is none (`Slot`), and writes its logarithms to
+// told_next. The slot's sequence is not changed, in case another slot's logits are invalid.
 std::int64_t Sampler::choose(Selector& selector, const Row& row, Slot& slot, const std::uint32_t* allowed) const {
     const auto peak = selector.peak(row);
     if (!std::isfinite(peak)) {
@@ -257,7 +257,7 @@ std::int64_t Sampler::choose(Selector& selector, const Row& row, Slot& slot, con
     return token;
 }
 
-// Goes on with a copy of the row that has the penalties and the bias.
+// Continues with a copy of the row to which the penalties and the bias are applied.
 void Sampler::adjust(Selector& selector, const Slot& slot) const {
     const auto& o = slot.options;
     const auto logits = selector.copy();
@@ -265,7 +265,7 @@ void Sampler::adjust(Selector& selector, const Slot& slot) const {
     for (const auto& [token, picked] : slot.seen) {
         auto& logit = logits[static_cast<std::size_t>(token)];
         auto x = static_cast<double>(logit);
-        x = x * times[x > 0] / over[x > 0];  // without a branch, because signs are hard to predict
+        x = x * times[x > 0] / over[x > 0];  // branch-free, because signs are hard to predict
         x -= static_cast<double>(picked) * o.frequency_penalty + (picked != 0 ? o.presence_penalty : 0.0);
         logit = changed(logit, x);
     }
@@ -276,8 +276,8 @@ void Sampler::adjust(Selector& selector, const Slot& slot) const {
     selector.peak({logits.data(), false, logits.size()});
 }
 
-// Goes on with a copy of the row, or the copy that `adjust` made, in which tokens that are not allowed have minus
-// infinity. Where all that are allowed have it too, returns the first of them, or that there is none.
+// Continues with a copy of the row, or the copy that `adjust` made, in which tokens that are not allowed are minus
+// infinity. If all allowed tokens are minus infinity too, returns the first of them, or the value for none.
 std::optional<std::int64_t> Sampler::forbid(Selector& selector, bool adjusted, const std::uint32_t* allowed) const {
     const auto logits = adjusted ? selector.copied() : selector.copy();
     std::optional<std::int64_t> first;
@@ -314,7 +314,7 @@ void Sampler::count(Slot& slot, std::int64_t token) const {
     }
 }
 
-// Notes the likeliest tokens, and returns the logarithm of the sum of all exp(logit).
+// Records the most probable tokens, and returns the logarithm of the sum of all exp(logit).
 double Sampler::tell_top(Selector& selector, Slot& slot, float most) const {
     const auto normaliser = static_cast<double>(most) + std::log(selector.normaliser());
     auto& top = slot.told_next.top;

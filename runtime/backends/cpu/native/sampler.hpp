@@ -1,4 +1,4 @@
-// Picks the next token of each slot from its logits; what is picked is defined in runtime/session/sampling.py.
+// Picks the next token of each slot from its logits; runtime/session/sampling.py defines the result.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace sscc {
 struct TokenLogprobs {
     std::int64_t token = 0;
     double logprob = 0;
-    std::vector<std::pair<std::int64_t, double>> top;  // the likeliest, falling
+    std::vector<std::pair<std::int64_t, double>> top;  // the most probable tokens, in descending order
 };
 
 // C-contiguous logits [slots, vocabulary] in f32 or bf16.
@@ -28,7 +28,7 @@ struct Logits {
     bool bf16;
 };
 
-// The tokens that each constrained slot may pick. Bit t % 32 of word t / 32 of a slot's row of `words` is that of token t.
+// The tokens that each constrained slot may pick. Bit t % 32 of word t / 32 of a slot's row of `words` is for token t.
 struct Allowed {
     const std::uint32_t* bits = nullptr;  // [slots, words(vocabulary)]
     const bool* constrained = nullptr;    // [slots]
@@ -36,18 +36,18 @@ struct Allowed {
     static std::size_t words(std::int64_t vocabulary) { return (static_cast<std::size_t>(vocabulary) + 31) / 32; }
 };
 
-// Number `index`, in [0, 1), of those that numpy's Generator(Philox(key=seed)).random() gives.
+// Returns number `index`, in [0, 1), of the sequence of numpy's Generator(Philox(key=seed)).random().
 double uniform(std::uint64_t seed, std::uint64_t index);
 
-// Not to be called from several threads at once: what comes while one of its functions runs is refused with an Error.
+// Not reentrant: a call during another call, from any thread, throws Error.
 class Sampler {
   public:
-    // Where a pick is worth it, `team` divides its slots among its threads. The calling thread picks alone where there
-    // is no team, or where it does another job. Throws Error for fewer than 1 slot or a vocabulary that is empty
-    // or does not fit in 31 bits, and std::bad_alloc. Vectors have at most `width` values, which changes no result.
+    // `team` divides the slots of a large pick among its threads; without a team, or while it is busy, the calling
+    // thread picks alone. Throws Error for fewer than 1 slot and for a vocabulary that is empty or does not fit in 31
+    // bits; std::bad_alloc. Vectors have at most `width` values; the width does not change results.
     Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr, int width = 16);
 
-    // Begins a sequence in a slot, in place of the one there; `logprobs`: how many of the likeliest tokens to tell per
+    // Begins a sequence in a slot, replacing the previous one. `logprobs`: number of most probable tokens to report per
     // token. Throws Error for a slot, a token or a count out of range.
     void start(std::int64_t slot, SamplingOptions options, std::span<const std::int64_t> prompt,
                std::optional<std::int64_t> logprobs);
@@ -55,19 +55,20 @@ class Sampler {
     // Ends the slot's sequence, if any. Throws Error for a slot out of range.
     void stop(std::int64_t slot);
 
-    // Picks a token for each active slot; -1 for the others. Where the largest logit of an active slot is NaN or
-    // infinite, returns the first such slot, and nothing was picked. Throws Error for an active slot without a
-    // sequence, and for a constrained one that may pick no token. `active` and `tokens` have an element per slot.
-    // Without `allowed` no slot is constrained.
+    // Picks a token for each active slot; -1 for the others. If the largest logit of an active slot is NaN or infinite,
+    // returns the first such slot, and nothing is picked. Throws Error for an active slot without a sequence, and for a
+    // constrained slot that may pick no token. `active` and `tokens` have an element per slot. Without `allowed` no
+    // slot is constrained.
     std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens,
                                      const Allowed& allowed = {});
 
-    // The logarithms of the slot's last token; null where it has none, or did not ask for them. Valid until the next
-    // call of another function. Throws Error for a slot out of range.
+    // The logarithms for the slot's last token; null without a token, or if they were not requested. Valid until the
+    // next call of another function. Throws Error for a slot out of range.
     const TokenLogprobs* logprobs(std::int64_t slot) const;
 
-    // The tokens, rising, that the slot's next draw chooses from, with their weights (the likeliest has 1); a greedy
-    // slot's one token. Throws Error for logits that are not finite, and for a slot without a sequence.
+    // The tokens, in ascending order, from which the slot's next draw chooses, with their weights (the most probable
+    // has 1); for a greedy slot its one token. Throws Error for logits that are not finite, and for a slot without a
+    // sequence.
     std::vector<std::pair<std::int64_t, float>> kept(std::int64_t slot, const Logits& logits);
 
     std::int64_t slots() const { return static_cast<std::int64_t>(slots_.size()); }
@@ -76,18 +77,18 @@ class Sampler {
   private:
     struct Seen {
         std::int32_t token;
-        std::int64_t picked;  // how often it was picked; 0 for a token that only the prompt has
+        std::int64_t picked;  // number of times it was picked; 0 for a token that only the prompt has
     };
 
     struct Slot {
         bool started = false;
         SamplingOptions options;
         std::uint64_t draws = 0;
-        std::vector<Seen> seen;  // by token; empty where nothing is penalised
+        std::vector<Seen> seen;  // by token; empty without penalties
         std::optional<std::int64_t> top;
         bool told = false;
         TokenLogprobs told_last, told_next;
-        std::int64_t next = 0;  // the token of the present pick, or one of the values below
+        std::int64_t next = 0;  // the token of the current pick, or one of the values below
 
         static constexpr std::int64_t not_finite = -1, nothing_allowed = -2;
 
@@ -110,8 +111,8 @@ class Sampler {
     std::int64_t vocabulary_ = 0;
     std::shared_ptr<Team> team_;
     std::vector<Slot> slots_;
-    std::vector<char> active_;                   // by slot: whether the present pick is for it
-    std::vector<sampling::Selector> selectors_;  // of the members of the team that there can be work for
+    std::vector<char> active_;                   // by slot: true if the current pick is for it
+    std::vector<sampling::Selector> selectors_;  // one per member of the team that may get work
     mutable std::atomic<bool> busy_{false};
 };
 

@@ -1,10 +1,10 @@
-// The build compiles this file once for each SSCC_WIDTH, the values of a vector, with flags for the instructions that
-// such vectors need. Two rules keep the results and the program the same on every machine:
-// - Without contraction (-ffp-contract=off) and without functions of the C library whose rounding is its own, every
-//   width gives the same bits.
+// The build compiles this file once for each SSCC_WIDTH, the number of values of a vector, with flags for the required
+// instructions. Two rules keep the results and the program the same on every machine:
+// - Every width gives the same bits: there is no contraction (-ffp-contract=off), and no C library function whose
+//   rounding is implementation-defined.
 // - No inline function or template from outside of this file is called here. The linker keeps one instance of each for
-//   the whole program, and that one could be made of instructions which the machine does not have. Intrinsics are no
-//   such functions. They stand where compilers make several instructions of what is one.
+//   the whole program, and that instance might use instructions that the machine does not have. Intrinsics are not
+//   such functions. They are used where compilers emit several instructions in place of one.
 #include "sampler_passes.hpp"
 
 #if defined(__x86_64__)
@@ -28,10 +28,11 @@ using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
 using Eight = float __attribute__((vector_size(32)));
 using Four = float __attribute__((vector_size(16)));
 
-// Sums, of a block or of several, are made in 16 lanes: value i with i + 16 and so on. So many vectors have them.
+// Sums, of one block or several, are accumulated in 16 lanes: value i with i + 16 and so on. kLanes is the number of
+// vectors of these lanes.
 constexpr std::size_t kLanes = 16 / kWidth;
 
-// Where the values of a block are. Those of an incomplete one are copied to `tail`, with minus infinity behind them.
+// Returns the values of a block. Values of an incomplete block are copied to `tail`, padded with minus infinity.
 template <bool bf16>
 inline const char* block_of(const void* data, std::size_t count, std::size_t block, char (&tail)[kBlock * 4]) {
     constexpr std::size_t size = bf16 ? 2 : 4;
@@ -91,7 +92,7 @@ inline Floats all(float x) { return x - Floats{}; }
 
 inline Floats chosen(Ints mask, Floats x) { return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & mask); }
 
-// Adds the addends of the values that are not below a threshold.
+// Adds the addends of the values that are at or above a threshold.
 inline void add_reached(Floats& sum, Floats x, Floats threshold, Floats addend) {
 #if SSCC_WIDTH == 16
     sum = _mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(x, threshold, _CMP_GE_OQ), sum, addend);
@@ -113,7 +114,7 @@ struct Sum {
     T operator()(T a, T b) const { return a + b; }
 };
 
-// Joins 16 lanes: lane i with i + 8, then with i + 4 and so on.
+// Sums 16 lanes: lane i with i + 8, then with i + 4 and so on.
 template <class Join>
 inline float fold(const Floats (&lanes)[kLanes], Join join) {
 #if SSCC_WIDTH == 4
@@ -131,9 +132,9 @@ inline float fold(const Floats (&lanes)[kLanes], Join join) {
     return join(join(x[0], x[2]), join(x[1], x[3]));
 }
 
-constexpr std::size_t kTogether = 4;  // vectors that are worked on side by side, because one alone waits for itself
+constexpr std::size_t kTogether = 4;  // vectors that are processed together, to hide the latency of each
 
-// 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
+// Returns 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
 inline void to_powers_of_two(Floats (&x)[kTogether]) {
     constexpr float magic = 12582912.0f;  // 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
     Floats shifted[kTogether], fraction[kTogether], p[kTogether];
@@ -154,7 +155,7 @@ inline void to_powers_of_two(Floats (&x)[kTogether]) {
     }
 }
 
-// Bit i is that of value i.
+// Bit i is for value i.
 inline std::uint64_t bits(Ints mask) {
 #if SSCC_WIDTH == 16
     return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
@@ -234,7 +235,7 @@ double weigh(const void* data, std::size_t count, float most, float scale, float
 template <bool bf16, bool counted>
 void reach_as(const void* data, std::size_t count, const float* bounds, std::size_t stride, const float* thresholds,
               double* sums) {
-    constexpr std::size_t stretch = 8;  // blocks that are few enough for sums in f32
+    constexpr std::size_t stretch = 8;  // so few blocks that sums fit f32
     char tail[kBlock * 4];
     for (std::size_t at = 0; at < kThresholds; ++at) {
         sums[at] = 0;

@@ -1,4 +1,4 @@
-// The sampler's passes over all values of a row, with the widest vectors that the machine has.
+// The sampler's passes over all values of a row, with the widest vectors of the machine.
 #pragma once
 
 #include <cstddef>
@@ -6,34 +6,35 @@
 
 namespace sscc::sampling {
 
-constexpr std::size_t kBlock = 64;  // values of a block; the maxima of logits and the sums of weights are by block
+constexpr std::size_t kBlock = 64;  // values of a block; maxima of logits and sums of weights are kept per block
 constexpr std::size_t kThresholds = 4;
 
-// Every width of vectors gives the same bits. A row is `count` values at `data`, in f32 or bf16; behind the last one it
-// goes on with minus infinity to the end of its block, up to where `weights` and `values` are written.
+// Every vector width gives the same bits. A row is `count` values at `data`, in f32 or bf16; it is treated as padded
+// with minus infinity to the end of its last block, up to which `weights` and `values` are written.
 struct Passes {
-    // The largest value, NaN where there is one; and the largest of each block.
+    // Returns the largest value, or NaN if there is one; writes the largest value of each block.
     float (*peak)(const void* data, bool bf16, std::size_t count, float* maxima);
 
     // Writes the row in f32.
     void (*copy)(const void* data, bool bf16, std::size_t count, float* values);
 
-    // weights[i] = 2**((row[i] - most) * scale), or 0 below 2**-124; and the sums of blocks. Returns their sum. The
-    // weights are not written where `weights` is null.
+    // Writes weights[i] = 2**((row[i] - most) * scale), or 0 below 2**-124, unless `weights` is null; and the sums of
+    // blocks. Returns their sum.
     double (*weigh)(const void* data, bool bf16, std::size_t count, float most, float scale, float* weights,
                     float* sums);
 
-    // For each of kThresholds thresholds, rising, the sum of the values that are not below it, or how many they are.
-    // Only every stride-th block is looked at, and of them those whose bound reaches the first threshold; no value of a
-    // block is above its bound.
+    // For each of kThresholds thresholds, in ascending order, computes the sum, or the number, of the values that are
+    // not below it. Only every stride-th block is read, and only if its bound reaches the first threshold; no value of
+    // a block exceeds its bound.
     void (*reach)(const void* data, bool bf16, std::size_t count, const float* bounds, std::size_t stride, bool counted,
                   const float* thresholds, double* sums);
 
-    // Writes the indices, rising, of values in low <= x < high; returns how many. `bounds` as for reach.
+    // Writes the indices, in ascending order, of values in low <= x < high; returns their number. `bounds` as for
+    // reach.
     std::size_t (*between)(const void* data, bool bf16, std::size_t count, const float* bounds, float low, float high,
                            std::int32_t* indices);
 
-    // The sums of blocks of the weights that are not below `least`, in place of those of all. Returns their sum.
+    // Replaces the sums of blocks by sums of the weights that are not below `least`. Returns their sum.
     double (*restrict)(const float* weights, std::size_t count, float least, float* sums);
 };
 

@@ -15,9 +15,9 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLeastWeight = 0x1p-124f;
-constexpr double kFew = 512;  // values between two thresholds that may be looked at one by one
+constexpr double kFew = 512;  // maximum number of values between two thresholds that are listed individually
 
-// Floats in their order as integers; -0 is directly below 0.
+// Floats as integers with the same order; -0 is directly below 0.
 std::int64_t order(float x) {
     const auto bits = std::bit_cast<std::int32_t>(x);
     return bits < 0 ? bits ^ 0x7fffffff : bits;
@@ -30,7 +30,7 @@ float in_order(std::int64_t at) {
 
 float above(float x) { return in_order(order(x + 0.0f) + 1); }
 
-// The widest vectors that the machine has, and that are no wider than `width`.
+// Returns the widest vectors of the machine that are no wider than `width`.
 const Passes& passes_of(int width) {
 #if defined(__x86_64__)
     if (width >= 16 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -93,11 +93,11 @@ Selector::Sums Selector::reach(const Keys& keys, std::size_t stride, const Thres
     return sums;
 }
 
-// Brings the edges together until few keys or only equal ones are between them, while the sum of the keys stays below
-// `target` at one and not at the other; all sums are of every stride-th block. Where there is a guess of the edges, the
-// first thresholds are these and as far again to both sides. Every other pass then divides what is between the edges
-// evenly in the order of floats, which ends soon whatever the keys are; the others try close to where the target is if
-// the keys are spread evenly.
+// Moves the edges together until few keys, or only equal ones, are between them, while the sum of the keys is below
+// `target` at one edge and not at the other. All sums are over every stride-th block. With a guess of the edges, the
+// first thresholds are the guess and points as far again on both sides. Then every other pass divides the interval
+// evenly in the order of floats, which converges quickly for any keys; the remaining passes try points near the target
+// that would be exact for evenly distributed keys.
 void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
                       std::optional<std::pair<float, float>> guess) const {
     for (int pass = 0;; ++pass) {
@@ -128,8 +128,8 @@ void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge&
     }
 }
 
-// Brings the edges together around the last of the fewest largest keys whose sum reaches `target`. A sample of the
-// blocks, which costs little, says where to begin.
+// Moves the edges together around the last of the fewest largest keys whose sum reaches `target`. A sample of the
+// blocks, which costs little, gives the starting interval.
 void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) const {
     constexpr std::size_t stride = 16;
     if (keys.row.blocks() < 4 * stride) {
@@ -141,11 +141,11 @@ void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) co
     narrow(keys, 1, target, low, high, std::pair(sampled_low.key, sampled_high.key));
 }
 
-// Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
+// Writes the `count` largest values to values_ and their tokens to tokens_, in the order of tokens.
 Row Selector::keep_largest(std::size_t count) {
     const Keys keys{row_, maxima_.data(), true};
     Edge low{-kInfinity, static_cast<double>(row_.count)}, high{above(most_), 0};
-    if (count <= row_.blocks()) {  // `count` blocks have a maximum of at least the count-th largest maximum
+    if (count <= row_.blocks()) {  // `count` blocks have a maximum that is at least the count-th largest maximum
         const auto first = values_.begin(), nth = first + static_cast<std::ptrdiff_t>(count - 1);
         std::nth_element(first, nth, std::copy_n(maxima_.begin(), row_.blocks(), first), std::greater<>());
         low.key = *nth;
@@ -171,7 +171,7 @@ Row Selector::keep_largest(std::size_t count) {
     return {values_.data(), false, kept};
 }
 
-// Puts the `values` of keys in low <= x < high into items_, in their order.
+// Writes the `values` of keys in low <= x < high to items_, in order.
 void Selector::collect(const Keys& keys, float low, float high, const Row& values) {
     const auto found = passes_.between(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, low, high,
                                        indices_.data());
@@ -182,23 +182,23 @@ void Selector::collect(const Keys& keys, float low, float high, const Row& value
     tied_ = std::all_of(items_.begin(), items_.end(), [&](const Item& item) { return item.value == items_[0].value; });
 }
 
-// As std::nth_element does. Equal values are in order as they are.
+// Like std::nth_element. If all values are equal, they are in order already.
 void Selector::select(Items::iterator first, Items::iterator nth, Items::iterator end) const {
     if (!tied_) {
         std::nth_element(first, nth, end, comes_first);
     }
 }
 
-// Leaves out all but the fewest values that weigh `share` of the total, the largest ones and of equal ones the first: a
-// weight that is below what it returns, or that it set to 0.
+// Removes all but the fewest values whose weights reach `share` of the total: the largest values, and among equal ones
+// the first. A removed value has a weight below the returned bound, or its weight is set to 0.
 float Selector::cut(double share, const Row& row, double total) {
     const auto target = share * total;
-    // Values that weigh less than this have, all together, no more weight than what may be left out.
+    // Values that weigh less than this have together at most the weight that may be removed.
     const auto negligible = (1 - share) * total / static_cast<double>(row.count);
     Edge low{std::max(static_cast<float>(negligible), kLeastWeight), total}, high{above(1), 0};
     const Keys keys{{weights_.data(), false, row.count}, sums_.data(), false};
     search(keys, target, low, high);
-    // A larger value may weigh less than a smaller one, by the rounding of both.
+    // A larger value may weigh less than a smaller one, because both are rounded.
     constexpr float rounding = 2e-6f;
     const auto least = low.key * (1 - rounding), most = high.key * (1 + rounding);
     collect(keys, least, most, row);
@@ -227,7 +227,7 @@ float Selector::cut(double share, const Row& row, double total) {
     return least;
 }
 
-// The weights are written where `weighed`, or where candidates depend on them.
+// Writes the weights if `weighed`, or if candidates depend on them.
 Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weighed) {
     const auto restricts = o.top_p < 1 || o.min_p > 0;
     Candidates of{row_};
@@ -247,12 +247,12 @@ Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weighed
     return of;
 }
 
-// The first candidate at which the running sum of the weights exceeds `uniform` of their total; where it never does,
-// the last candidate that has a weight.
+// Returns the first candidate at which the running sum of the weights exceeds `uniform` of their total; if none does,
+// the last candidate with a weight.
 std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
     const auto of = candidates(o, false);
     const auto target = uniform * of.total;
-    double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
+    double sum = 0, before = 0;  // running sums at the end and at the start of the latest block with a weight
     std::size_t chosen = 0;
     for (std::size_t block = 0; block < of.row.blocks() && !(sum > target); ++block) {
         if (sums_[block] > 0) {

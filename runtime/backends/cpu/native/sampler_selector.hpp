@@ -1,4 +1,4 @@
-// What the sampler does with one row of logits, and the arrays that it needs for that: a thread has one of its own.
+// The sampler's work on one row of logits, with the arrays that it needs; one selector per thread.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace sscc {
 
-// The options of a sequence; runtime/session/sampling.py says what each means and what its range is.
+// The options of a sequence; runtime/session/sampling.py defines their meanings and ranges.
 struct SamplingOptions {
     double temperature = 0;  // 0 is greedy
     std::int64_t top_k = 0;  // 0: all
@@ -25,12 +25,12 @@ struct SamplingOptions {
     double presence_penalty = 0;
     double frequency_penalty = 0;
     std::uint64_t seed = 0;
-    std::vector<std::pair<std::int64_t, double>> logit_bias;  // token, addend; tokens rise
+    std::vector<std::pair<std::int64_t, double>> logit_bias;  // token, addend; in ascending order of tokens
 };
 
 namespace sampling {
 
-// `count` values in f32 or bf16.
+// A row of `count` values in f32 or bf16.
 struct Row {
     const void* data;
     bool bf16;
@@ -47,28 +47,28 @@ struct Row {
     }
 };
 
-// `peak` comes first, for each row anew; the other functions are for the row that it was called with last, and for one
-// whose largest value is finite.
+// Call `peak` first for each row; the other functions work on the row of its last call, whose largest value must be
+// finite.
 class Selector {
   public:
     // For rows of at most `vocabulary` values, with vectors of at most `width` values. Throws std::bad_alloc.
     Selector(std::size_t vocabulary, int width);
 
-    // The largest value, or NaN where there is one.
+    // Returns the largest value, or NaN if there is one.
     float peak(const Row& row);
 
-    // A copy of the row in f32, for the caller to change.
+    // Returns a copy of the row in f32, which the caller may change.
     std::span<float> copy();
 
-    // The copy, where the row that `peak` was called with last is one.
+    // Returns the copy if it is the row of the last call of `peak`.
     std::span<float> copied() { return {copy_.data(), row_.count}; }
 
     std::int64_t first_largest() const;
 
-    // The sum of all exp(x - the largest x).
+    // Returns the sum of all exp(x - the largest x).
     double normaliser();
 
-    // Calls use(token, value) for the `count` largest values (of equal ones the first), in the order of tokens.
+    // Calls use(token, value) for the `count` largest values (among equal ones the first), in the order of tokens.
     template <class Use>
     void largest(std::size_t count, const Use& use) {
         const auto kept = keep_largest(count);
@@ -77,10 +77,10 @@ class Selector {
         }
     }
 
-    // Draws a token; `uniform`, in [0, 1), decides which.
+    // Draws a token, which `uniform` in [0, 1) determines.
     std::int64_t draw(const SamplingOptions& options, double uniform);
 
-    // The tokens, rising, that a draw chooses from, with their weights.
+    // Returns the tokens, in ascending order, that a draw chooses from, with their weights.
     std::vector<std::pair<std::int64_t, float>> kept(const SamplingOptions& options);
 
   private:
@@ -93,7 +93,7 @@ class Selector {
         return a.value != b.value ? a.value > b.value : a.token < b.token;
     }
 
-    // What a search is in: the largest keys are added up, or counted. No key of a block is above its bound.
+    // The values that a search works on: the largest keys are summed, or counted. No key of a block exceeds its bound.
     struct Keys {
         Row row;
         const float* bounds;
@@ -106,16 +106,16 @@ class Selector {
         double sum;
     };
 
-    // What a draw chooses from: the values that weigh at least `least`, by their weights.
+    // The candidates of a draw: the values that weigh at least `least`, drawn by weight.
     struct Candidates {
         Row row;
-        bool listed = false;  // whether tokens_ has the tokens; otherwise value i is that of token i
+        bool listed = false;  // true if tokens_ has the tokens; otherwise value i is for token i
         float least = 0, scale = 0;
-        bool weighed = false;  // whether the weights are in weights_; the sums of blocks always are in sums_
+        bool weighed = false;  // true if weights_ has the weights; sums_ always has the sums of blocks
         double total = 0;
     };
 
-    using Thresholds = std::array<float, kThresholds>;  // rising
+    using Thresholds = std::array<float, kThresholds>;  // in ascending order
     using Sums = std::array<double, kThresholds>;
 
     double weigh(const Row& row, float scale, float* weights, float* sums) const;
@@ -134,15 +134,15 @@ class Selector {
 
     const Passes& passes_;
     Row row_{};
-    float most_ = 0;                     // the largest value of the row
-    std::vector<float> maxima_;          // of its blocks
-    std::vector<float> copy_;            // in f32
+    float most_ = 0;                     // largest value of the row
+    std::vector<float> maxima_;          // largest value of each block
+    std::vector<float> copy_;            // the row in f32
     std::vector<float> values_;          // the largest values, in the order of tokens
-    std::vector<std::int32_t> tokens_;   // of values_
+    std::vector<std::int32_t> tokens_;   // tokens of values_
     std::vector<float> weights_, sums_;
-    std::vector<std::int32_t> indices_;  // of keys between two thresholds
-    Items items_;                        // among which the largest are looked for
-    bool tied_ = false;                  // whether all of them are equal
+    std::vector<std::int32_t> indices_;  // indices of keys between two thresholds
+    Items items_;                        // values that are searched for the largest
+    bool tied_ = false;                  // true if all of them are equal
 };
 
 }  // namespace sampling

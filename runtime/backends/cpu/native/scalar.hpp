@@ -1,4 +1,5 @@
-// Scalar operations of a plan's control, as runtime/support/scalars.py defines them; what does not fit in 64 bits is an error.
+// Scalar operations of a plan's control, as runtime/support/scalars.py defines them; a result that exceeds 64 bits is
+// an error.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace sscc {
 
 namespace scalar {
 
-// The errors are apart from the arithmetic, which stays small.
+// Errors are in functions of their own, to keep the arithmetic small.
 [[noreturn, gnu::cold, gnu::noinline]] inline void overflow() { fail("SCALAR_OVERFLOW"); }
 [[noreturn, gnu::cold, gnu::noinline]] inline void division_by_zero() { fail("DIVISION_BY_ZERO"); }
 [[noreturn, gnu::cold, gnu::noinline]] inline void no_such_entry(std::int64_t index, std::int64_t entries) {
@@ -33,7 +34,7 @@ inline std::int64_t multiply(std::int64_t a, std::int64_t b) {
     return __builtin_mul_overflow(a, b, &result) ? overflow(), 0 : result;
 }
 
-// Quotient towards zero; the remainder has the dividend's sign.
+// Quotient rounded towards zero; the remainder has the dividend's sign.
 struct Division {
     Division(std::int64_t a, std::int64_t b) {
         if (b == 0) {
@@ -62,7 +63,7 @@ inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
     return d.quotient + (d.remainder != 0 && d.same_sign ? 1 : 0);
 }
 
-// The remainder of a floor division; it has the divisor's sign.
+// Remainder of a floor division; it has the divisor's sign.
 inline std::int64_t modulo(std::int64_t a, std::int64_t b) {
     if (b == -1) {
         return 0;
@@ -73,7 +74,7 @@ inline std::int64_t modulo(std::int64_t a, std::int64_t b) {
 
 }  // namespace scalar
 
-// The value of a scalar instruction. Throws Error for a division by 0 and a result beyond 64 bits.
+// The value of a scalar instruction. Throws Error for a division by 0 and a result that exceeds 64 bits.
 inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers) {
     const auto a = registers[i.x], b = registers[i.y];
     switch (i.op) {
@@ -117,7 +118,7 @@ inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers
             }
             return registers[i.y + a];
         default:
-            return 0;  // control, which the walk handles itself
+            return 0;  // control flow, which the walk handles
     }
 }
 

@@ -19,7 +19,7 @@ namespace sscc {
 
 namespace {
 
-// Blocks all signals in threads that are started in its scope, so that the process's other threads handle them.
+// Blocks all signals in threads that are started in its scope, so that other threads of the process handle them.
 class SignalsBlocked {
   public:
     SignalsBlocked() {
@@ -50,7 +50,7 @@ std::vector<int> allowed_cpus() {
     return cpus;
 }
 
-// Asks the system to keep the calling thread on a CPU; it may refuse, and then the thread runs where it likes.
+// Asks the system to keep the calling thread on a CPU. The system may refuse; the thread then runs anywhere.
 void stay_on(int cpu) {
     cpu_set_t mask;
     CPU_ZERO(&mask);
@@ -58,7 +58,7 @@ void stay_on(int cpu) {
     sched_setaffinity(0, sizeof mask, &mask);
 }
 
-// Moves the calling thread to a CPU, and leaves the system free to move it again.
+// Moves the calling thread to a CPU, but lets the system move it again.
 void move_to(int cpu) {
     cpu_set_t mask;
     if (sched_getcpu() != cpu && sched_getaffinity(0, sizeof mask, &mask) == 0) {
@@ -89,7 +89,7 @@ int checked(int threads) {
 Team::Team(const TeamOptions& options)
     : size_(checked(options.threads)), process_(getpid()), spin_(options.spin), thrown_(options.threads) {
     if (size_ > usable_threads()) {
-        spin_ = std::chrono::nanoseconds(0);  // the thread that a spinning one waits for may need its CPU
+        spin_ = std::chrono::nanoseconds(0);  // a spinning thread may occupy the CPU of the thread that it waits for
     } else if (auto cpus = allowed_cpus(); size_ <= static_cast<int>(cpus.size())) {
         if (options.pin.value_or(size_ == static_cast<int>(cpus.size()))) {
             cpus_ = std::move(cpus);
@@ -159,7 +159,7 @@ void Team::perform(int member) {
     }
 }
 
-// Gives the team back at the end of a scope.
+// Releases the team at the end of a scope.
 class Team::Taken {
   public:
     explicit Taken(Team& team) : team_(team) {}
@@ -228,8 +228,8 @@ void Team::begin(const std::function<void(int)>& job, std::uint32_t unfinished, 
     started_.notify_all();
 }
 
-// Whether a worker takes part in the shared job that it woke up for. It may be too late for it, and other jobs may even
-// have begun since.
+// Returns true if a worker joins the shared job that woke it up. The job may have ended meanwhile, and other jobs may
+// have begun.
 bool Team::enters(std::uint32_t started) {
     for (auto door = door_.load(); door >> 32 == started;) {
         if (door_.compare_exchange_weak(door, door + 1)) {
@@ -239,7 +239,7 @@ bool Team::enters(std::uint32_t started) {
     return false;
 }
 
-// Throws the exception of the member with the lowest number, where any threw.
+// Throws the exception of the member with the lowest number, if any threw.
 void Team::rethrow() {
     if (aborted_.load(std::memory_order_relaxed)) {
         aborted_.store(false, std::memory_order_relaxed);
@@ -257,8 +257,8 @@ bool Team::barrier() {
     if (size_ == 1) {
         return true;
     }
-    // A member that throws sets the flag and then changes the phase. So a member that reads the phase first, and does
-    // not see the flag yet, will see the phase change.
+    // A member that throws sets the flag and then changes the phase. A member that reads the phase first, and does not
+    // see the flag yet, will therefore see the phase change.
     const auto phase = phase_.load(std::memory_order_acquire);
     if (aborted()) {
         return false;
@@ -274,7 +274,7 @@ bool Team::barrier() {
 }
 
 std::uint32_t Team::await_change(const Word& word, std::uint32_t old) const {
-    constexpr int kPauses = 32;  // between two looks at the clock
+    constexpr int kPauses = 32;  // iterations between two reads of the clock
     if (spin_.count() > 0) {
         std::chrono::steady_clock::time_point end;
         do {

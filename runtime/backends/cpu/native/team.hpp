@@ -1,4 +1,4 @@
-// A team of threads that all do the same job at the same time. The calling thread is member 0.
+// A team of threads that all execute the same job at the same time. The calling thread is member 0.
 #pragma once
 
 #include <atomic>
@@ -15,20 +15,20 @@ namespace sscc {
 
 struct TeamOptions {
     int threads = 1;
-    // Whether each worker stays on a CPU of its own, and the caller starts on one. Unset, they do where there are as
-    // many threads as CPUs: with fewer, the teams of two processes would keep to the same CPUs. Ignored where there are
-    // fewer CPUs than threads.
+    // True if each worker stays on a CPU of its own, and the caller starts on one. Unset, it is true if there are as
+    // many threads as CPUs: with fewer threads, the teams of two processes would share CPUs. Ignored if there are fewer
+    // CPUs than threads.
     std::optional<bool> pin = std::nullopt;
-    std::chrono::nanoseconds spin = std::chrono::microseconds(50);  // before a waiting thread sleeps
+    std::chrono::nanoseconds spin = std::chrono::microseconds(50);  // time before a waiting thread sleeps
 };
 
-// Threads are started once and sleep between jobs. One job at a time; any thread may bring it. A team belongs to the
-// process that made it: a child made by fork() has none of its threads.
+// Threads are started once and sleep between jobs. A team runs one job at a time, which any thread may submit. A team
+// belongs to the process that made it: a child made by fork() has none of its threads.
 class Team {
   public:
     static constexpr int kMostThreads = 1024;
 
-    // Throws Error for fewer than 1 or too many threads, std::system_error where they cannot start.
+    // Throws Error for fewer than 1 or too many threads, and std::system_error if they cannot be started.
     explicit Team(const TeamOptions& options);
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
@@ -36,21 +36,22 @@ class Team {
 
     int size() const { return size_; }
 
-    // Calls job(member) on every thread, with the default floating-point environment, and returns when all are done.
-    // Where members threw, the exception of the lowest one is thrown on, and the team is as good as new. Waits for the
-    // end of another thread's job; a job must not call this. Throws Error in a child of the team's process.
+    // Calls job(member) on every thread, with the default floating-point environment, and returns when all are done. If
+    // members throw, rethrows the exception of the lowest one; the team stays usable. Waits for the end of another
+    // thread's job; a job must not call this. Throws Error in a child of the team's process.
     void run(const std::function<void(int)>& job);
 
-    // Calls job(member) on this thread, and on each thread that joins in before this one is done. Returns when all that
-    // joined are done; it does not wait for a thread that sleeps or whose CPU is taken. Where the team does another job
-    // or belongs to another process, this thread is alone. Otherwise as `run`; the job must not call `barrier`.
+    // Calls job(member) on this thread, and on each thread that joins before this one is done. Returns when all that
+    // joined are done; it does not wait for a thread that sleeps or whose CPU is busy. If the team runs another job or
+    // belongs to another process, only this thread calls the job. Otherwise like `run`; the job must not call
+    // `barrier`.
     void share(const std::function<void(int)>& job);
 
-    // Within a job of `run`: returns true once all members have called it (as often as this one). Returns false where a
-    // member has thrown, and then the job should end.
+    // Within a job of `run`: returns true once all members have made the same number of calls. Returns false if a
+    // member has thrown; the job should then end.
     bool barrier();
 
-    // Whether a member has thrown; for long work without barriers.
+    // Returns true if a member has thrown; for long work without barriers.
     bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
   private:
@@ -69,17 +70,17 @@ class Team {
     const int size_;
     const long process_;
     std::chrono::nanoseconds spin_;
-    std::vector<int> cpus_;  // one per member; empty: wherever the system likes
+    std::vector<int> cpus_;  // one per member; empty for no affinity
     std::unique_ptr<std::vector<std::thread>> workers_;
-    const std::function<void(int)>* job_ = nullptr;  // of the present run
+    const std::function<void(int)>* job_ = nullptr;  // of the current run
     std::atomic<bool> stopping_ = false;
     std::vector<std::exception_ptr> thrown_;  // by member
 
-    // Each on a cache line of its own: the first two are written by the caller, the others by everybody.
-    alignas(64) std::atomic<bool> taken_ = false;      // whether a thread has a job running
+    // Each on a cache line of its own: the caller writes the first two, all members write the others.
+    alignas(64) std::atomic<bool> taken_ = false;      // true while a thread runs a job
     alignas(64) Word started_ = 0;                     // changes when a job begins; odd for a shared job
     alignas(64) std::atomic<std::uint64_t> door_ = 0;  // upper half: a shared job's started_; lower: joined; 0: closed
-    alignas(64) Word unfinished_ = 0;  // workers that are not done with the job; for a shared job, those that are done
+    alignas(64) Word unfinished_ = 0;  // workers that have not finished the job; for a shared job, those that have
     alignas(64) Word arrived_ = 0;     // members that wait at the barrier
     alignas(64) Word phase_ = 0;       // changes when a barrier opens, and when a member has thrown
     alignas(64) std::atomic<bool> aborted_ = false;

@@ -1,4 +1,4 @@
-// What a thread did when, kept in memory that exists before it runs.
+// Timeline of a thread's work, in memory that is allocated before it runs.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ constexpr std::int32_t kBarrierLabel = -1;
 constexpr std::int32_t kMeetingLabel = -2;
 
 struct Event {
-    std::int32_t label;  // an index into the plan's labels, kBarrierLabel for a wait at a barrier, kMeetingLabel for one for other ranks
+    std::int32_t label;  // index into the plan's labels, kBarrierLabel, or kMeetingLabel (wait for other ranks)
     std::int32_t thread;
     std::int64_t start, end;  // ns of the monotonic clock
 };
@@ -25,7 +25,7 @@ inline std::int64_t monotonic_nanoseconds() {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The trace of one thread: its latest events, and sums over all of them.
+// The trace of one thread: its latest events, and sums over all events.
 class Trace {
   public:
     Trace() = default;
@@ -42,7 +42,7 @@ class Trace {
         total.nanoseconds += end - start;
     }
 
-    // In the order of time.
+    // Returns the events in the order of time.
     std::vector<Event> events() const {
         std::vector<Event> list;
         for (std::size_t i = 0; i < ring_.size(); ++i) {
@@ -54,7 +54,7 @@ class Trace {
         return list;
     }
 
-    // The sums of kMeetingLabel, of kBarrierLabel, then those of the labels; empty where nothing was ever traced.
+    // The sums of kMeetingLabel, of kBarrierLabel, then those of the labels; empty if nothing was ever traced.
     const std::vector<Total>& totals() const { return totals_; }
 
   private:

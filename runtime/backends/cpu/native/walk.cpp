@@ -1,4 +1,4 @@
-// How a thread walks an entry's code: control, runs and barriers.
+// Execution of an entry's code by a thread: control, runs and barriers.
 #include <algorithm>
 #include <ctime>
 #include <span>
@@ -12,13 +12,13 @@ namespace sscc {
 
 namespace {
 
-__extension__ using Wide = __int128;  // holds every sum that a plan's bounds allow
+__extension__ using Wide = __int128;  // can hold every sum within a plan's bounds
 
 constexpr std::chrono::nanoseconds kPollEvery = std::chrono::milliseconds(20);
 constexpr std::int64_t kNoteBytes = 64;       // NOTE_BYTES of plan.py
-constexpr std::uint32_t kTicks = 256;  // iterations and firings between two checks whether the walk has to end
+constexpr std::uint32_t kTicks = 256;  // iterations and firings between two checks for an early end
 
-// The time of a clock that is cheap to read, and exact to a few milliseconds.
+// The time of a clock that is cheap to read, with a resolution of a few milliseconds.
 std::chrono::nanoseconds coarse_clock() {
 #if defined(CLOCK_MONOTONIC_COARSE)
     timespec now;
@@ -90,9 +90,9 @@ bool Core::barrier(Member& member) {
     return open;
 }
 
-// All ranks have come here, with all their threads. What they have put into their windows is in the inbox, and the next
-// thing goes into other windows, so that nobody overwrites what another rank still reads: before these are used again,
-// there is another meeting.
+// A meeting of all ranks with all their threads. Afterwards the inbox holds the contents of their windows, and the next
+// data are written to the other windows, so that no rank overwrites data that another still reads: there is another
+// meeting before these windows are used again.
 bool Core::meet(Member& member, std::int64_t bytes) {
     const auto start = tracing_ ? monotonic_nanoseconds() : 0;
     if (!team_->barrier()) {
@@ -112,7 +112,7 @@ bool Core::meet(Member& member, std::int64_t bytes) {
     return true;
 }
 
-// False where the walk has to end.
+// Returns false if the walk has to end.
 bool Core::execute(Member& member, std::uint32_t index) {
     const auto& run = plan_.runs[index];
     if (member.thread == 0) {
@@ -137,13 +137,13 @@ bool Core::execute(Member& member, std::uint32_t index) {
     return team_->barrier();
 }
 
-// What a function has noted at the start of its scratch about what it keeps there from call to call (plan.py, PlanRun).
+// Clears the notes at the start of a function's scratch about data that it keeps between calls (plan.py, PlanRun).
 void Core::forget(Member& member) const {
     const auto bytes = std::min(plan_.scratch_bytes, kNoteBytes);
     std::fill_n(member.scratch, bytes, std::byte{0});
 }
 
-// This thread's part of a run.
+// Executes this thread's part of a run.
 void Core::fire(Member& member, const Run& run) {
     std::int64_t begin = 0, end = run.total;
     if (run.mode == Mode::kSplit) {
@@ -163,12 +163,12 @@ void Core::fire(Member& member, const Run& run) {
             fire_grid(member, run, begin, end, grid);
         }
     }
-    for (const auto& axis : grid) {  // the same on all threads, whatever their parts were
+    for (const auto& axis : grid) {  // same on all threads, regardless of their parts
         member.registers[axis.reg] = 0;
     }
 }
 
-// Units [begin, end) of all firings together, firing by firing.
+// Executes units [begin, end) of all firings together, firing by firing.
 void Core::fire_grid(Member& member, const Run& run, std::int64_t begin, std::int64_t end,
                      std::span<const GridAxis> grid) {
     const auto first = begin / run.units;
@@ -189,7 +189,7 @@ void Core::fire_grid(Member& member, const Run& run, std::int64_t begin, std::in
 }
 
 void Core::call(Member& member, const Run& run, std::int64_t begin, std::int64_t end) {
-    if (run.mode != Mode::kSplit) {  // a firing may read what one before it wrote
+    if (run.mode != Mode::kSplit) {  // a firing may read the output of an earlier one
         forget(member);
     }
     auto pointer = member.arguments;
@@ -224,8 +224,8 @@ void Core::out_of_region(const Run& run, const Argument& argument) const {
                            {"region_bytes", region.bytes}});
 }
 
-// Whether the walk goes on. Every kTicks calls thread 0 polls, which may throw, and each thread looks whether another
-// one has failed.
+// Returns true to continue the walk. Every kTicks calls thread 0 polls, which may throw, and each thread checks for a
+// failure of another one.
 bool Core::goes_on(Member& member) {
     if (++member.ticks % kTicks != 0) [[likely]] {
         return true;

@@ -1,8 +1,8 @@
-"""Native code of a program, as it is made, kept and found again.
+"""Machine code of a program: generated, kept in the user's cache, and loaded from it.
 
-Code is made for the CPU that it is made on, from a schedule, and kept in the user's cache under a key of everything
-that it depends on: the schedule, the code generator, LLVM, the CPU. It is never taken from anywhere else: an artifact
-holds no code, and what lies in one is not looked for.
+Code is generated from a schedule on the CPU that runs it, and kept in the user's cache under a key of everything that
+it depends on: the schedule, the code generator, LLVM and the CPU. Code is never loaded from anywhere else: an artifact
+contains no code.
 
 A file of the cache is a line with the sha256 of the rest, a line of JSON (`_Contents`), the plan, and a shared library.
 """
@@ -39,26 +39,26 @@ from sscc.runtime.support.user_cache import NATIVE, UnsafeCacheError, make_cache
 
 LINKER = "cc"
 LLVM = "torch-mlir"
-"""The package that LLVM comes with."""
+"""Package that contains LLVM."""
 
 OPTIMISATION = "SSCC_NATIVE_OPTIMISE"
-"""Names LLVM's level of optimization, 0 to 3."""
+"""Environment variable with LLVM's optimization level, 0 to 3."""
 
 CODE_BYTES = 2**30
-"""The largest file that is taken for native code."""
+"""Maximum size of a file with native code in bytes."""
 
 _LOGGER = logging.getLogger("sscc")
 
 
 @dataclass(frozen=True)
 class NativeCode:
-    """Code in memory.
+    """Machine code in memory.
 
     Attributes:
-        plan: an encoded `NativePlan`.
-        addresses: of its functions, in the plan's order; valid as long as `owner` lives.
-        owner: what keeps the code in memory.
-        violations: where checked code notes what it does wrong; None for code that is not checked.
+        plan: encoded `NativePlan`.
+        addresses: addresses of its functions, in the plan's order; valid while `owner` is alive.
+        owner: object that keeps the code in memory.
+        violations: memory in which checked code records invalid accesses; None for unchecked code.
     """
 
     plan: bytes
@@ -69,11 +69,11 @@ class NativeCode:
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a file of the cache says of itself.
+    """Header of a file of the cache.
 
     Attributes:
-        functions: names in the library, in the plan's order.
-        plan_bytes: size of the plan; the library is the rest.
+        functions: names of the functions in the library, in the plan's order.
+        plan_bytes: size of the plan in bytes; the library follows it.
     """
 
     functions: list[str]
@@ -92,7 +92,8 @@ class NativeCodeErrors(ErrorKind):
 
 
 def code_key(schedule: str) -> str:
-    """The name under which the code of a schedule is kept on this machine, as long as nothing it depends on changes.
+    """Return the name of a schedule's code in the cache of this machine. It changes with everything that the code
+    depends on.
 
     Args:
         schedule: sha256 of the schedule's file form.
@@ -111,24 +112,24 @@ def code_key(schedule: str) -> str:
 
 @cache
 def generator_digest() -> str:
-    """sha256 over everything of sscc that decides what the code and the plan of a schedule are."""
+    """Return the sha256 of all parts of sscc that determine the code and the plan of a schedule."""
     lines = "".join(f"{path.name} {_digest(path.read_bytes())}\n" for path in generator_files())
     return _digest(lines.encode())
 
 
 def generator_files() -> list[Path]:
-    """The sources that generating code can reach, and the native module, whose core reads the plans."""
+    """Return the sources that code generation can reach, and the native module, whose core reads the plans."""
     cpu = ("", "/codegen", "/plan", "/products", "/attention")
     runtime = ("support", "artifact", "backends", "backends/collectives", *(f"backends/cpu{room}" for room in cpu))
     parts = {sscc.runtime: runtime, sscc.ir: ("", "weight_formats")}
-    # A package may have several places: an editable install keeps what is compiled apart from the sources.
+    # A package may have several folders: an editable install keeps compiled files apart from the sources.
     folders = [Path(place, part) for package, inside in parts.items() for place in package.__path__ for part in inside]
     sources = [path for folder in folders for path in folder.glob("*.py")]
     return [*sorted(sources), Path(str(_native.__file__))]
 
 
 def schedule_digest(program: Program) -> str:
-    """sha256 of a program's file form, as an artifact's manifest has it."""
+    """Return the sha256 of a program's file form, as in an artifact's manifest."""
     return _digest(program.to_json().encode())
 
 
@@ -136,7 +137,7 @@ def schedule_digest(program: Program) -> str:
 
 
 def can_link() -> bool:
-    """Whether this machine can make shared libraries."""
+    """Return True if this machine can link shared libraries."""
     return shutil.which(LINKER) is not None
 
 
@@ -148,13 +149,13 @@ def make_code(
     *,
     checked: bool = False,
 ) -> NativeCode:
-    """Compiles a program in memory, in seconds.
+    """Compile a program to machine code in memory, which takes seconds.
 
     Args:
-        features: what code may use; `Features.chosen` if None.
-        optimise: LLVM's level, 0 to 3; $SSCC_NATIVE_OPTIMISE, or 3, if None.
-        packings: how weights are packed, as `packed_weights` finds it; found here if None.
-        checked: whether every access to memory is checked (sscc.runtime.backends.cpu.codegen.checks), for tests: slow.
+        features: CPU features that code may use; None for `Features.chosen`.
+        optimise: LLVM's optimization level, 0 to 3; None for $SSCC_NATIVE_OPTIMISE, or 3.
+        packings: packings of the weights; None for the result of `packed_weights`.
+        checked: True to check every memory access (sscc.runtime.backends.cpu.codegen.checks), which is slow; for tests.
     """
     module = CheckedModule() if checked else Module()
     compiled, names, plan = _generate(program, features, optimise, module, packings)
@@ -166,16 +167,17 @@ def make_code(
 def cached_code(
     program: Program, schedule: str | None = None, packings: Packings | None = None
 ) -> NativeCode:
-    """The program's code from the user's cache; made and kept there where there is none, or where it is damaged.
+    """Return the program's code from the user's cache. If the cache has none, or its file is damaged, compile the code
+    and store it there.
 
-    Where it cannot be kept, it is made for this process alone. All of that is said through the logger.
+    Code that cannot be stored is used for this process only. The logger reports all of these cases.
 
     Args:
-        schedule: sha256 of the program's file form; computed if None.
-        packings: how weights are packed, as `packed_weights` finds it; found here if None.
+        schedule: sha256 of the program's file form; None to compute it.
+        packings: packings of the weights; None for the result of `packed_weights`.
 
-    Raises UnsafeCacheError where somebody else could have written what is in the cache, and InputError where there is
-    no native code for the program.
+    Raises UnsafeCacheError if another user could have written to the cache, and InputError if native code does not
+    support the program.
     """
     key = code_key(schedule or schedule_digest(program))
     code = _kept(key)
@@ -192,9 +194,9 @@ def cached_code(
 
 
 def keep_code(program: Program, packings: Packings | None = None) -> None:
-    """Puts a program's code into the user's cache, unless it is there already, for whoever runs it here later.
+    """Store a program's code in the user's cache for later runs, unless it is there already.
 
-    Raises as `cached_code` does, and OutputError where there is no linker, it fails, or the cache cannot be written.
+    Raises the errors of `cached_code`, and OutputError if there is no linker, it fails, or the cache cannot be written.
     """
     key = code_key(schedule_digest(program))
     if _kept(key) is None:
@@ -202,8 +204,8 @@ def keep_code(program: Program, packings: Packings | None = None) -> None:
 
 
 def _keep(program: Program, key: str, packings: Packings | None) -> bytes:
-    """Makes a program's code and writes it into the cache. Returns the file. Raises OutputError."""
-    make_cache_folder(NATIVE)  # first: compiling takes seconds
+    """Compile a program and write its code to the cache. Return the file's contents. Raises OutputError."""
+    make_cache_folder(NATIVE)  # before the compilation, which takes seconds
     data = _file(program, packings)
     with replacing_cached(_name(key)) as file:
         file.write(data)
@@ -240,7 +242,8 @@ def _generate(
 
 
 def _optimisation() -> int:
-    """LLVM's level that $SSCC_NATIVE_OPTIMISE names, or 3. Raises UsageError for another than 0 .. 3."""
+    """Return LLVM's optimization level in $SSCC_NATIVE_OPTIMISE, or 3. Raises UsageError for a level outside of 0 ..
+    3."""
     value = os.environ.get(OPTIMISATION, "") or "3"
     if value not in ("0", "1", "2", "3"):
         raise NativeCodeErrors.OPTIMISATION(variable=OPTIMISATION, value=value)
@@ -255,13 +258,13 @@ def _name(key: str) -> str:
 
 
 def _kept(key: str) -> NativeCode | None:
-    """The code that the cache holds; None where it holds none, or none that is whole, which is said."""
+    """Return the code in the cache; None if there is none, or if it is damaged, which is logged."""
     try:
         file = open_cached(_name(key))
         if file is None:
             return None
         with file:
-            nbytes = os.fstat(file.fileno()).st_size  # room for more would be reserved
+            nbytes = os.fstat(file.fileno()).st_size  # a larger size would reserve memory for it
             return _parsed(file.read(min(nbytes, CODE_BYTES)))
     except UnsafeCacheError:
         raise
@@ -273,9 +276,9 @@ def _kept(key: str) -> NativeCode | None:
 
 
 def _parsed(data: bytes) -> NativeCode:
-    """The code in a file of the cache. Raises InputError where it cannot be loaded."""
+    """Return the code in a file of the cache. Raises InputError if it cannot be loaded."""
     digest, _, rest = data.partition(b"\n")
-    if digest != _digest(rest).encode():  # a library that is cut short would stop the process
+    if digest != _digest(rest).encode():  # executing a truncated library would kill the process
         raise NativeCodeErrors.DAMAGED()
     line, _, binary = rest.partition(b"\n")
     try:
@@ -287,9 +290,9 @@ def _parsed(data: bytes) -> NativeCode:
 
 
 class _Library:
-    """A shared library that is loaded from memory, so that what was checked is what is executed.
+    """A shared library loaded from memory, so that the executed code is the code that was verified.
 
-    It is unloaded when the last reference to this object is gone. Raises OSError where it cannot be loaded.
+    It is unloaded with the last reference to this object. Raises OSError if it cannot be loaded.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -301,11 +304,11 @@ class _Library:
         except OSError:
             file.close()
             raise
-        # The loader knows a library by its name: until it is unloaded, no other file may have this descriptor.
+        # The loader identifies a library by its name, so no other file may get this descriptor until it is unloaded.
         weakref.finalize(self, _unload, self._library._handle, file).atexit = False
 
     def address(self, name: str) -> int:
-        """Raises AttributeError where there is no such function."""
+        """Return the address of a function. Raises AttributeError if there is none of this name."""
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
         if not address:
             raise AttributeError(f"no function {name!r}")
@@ -318,7 +321,7 @@ def _unload(handle: int, file: IO[bytes]) -> None:
 
 
 def _unnamed_file() -> IO[bytes]:
-    """An empty file that is in no folder: in memory, or where the system has no such files, in the user's cache."""
+    """Return an empty file that is in no folder: in memory or, on systems without such files, in the user's cache."""
     try:
         return os.fdopen(os.memfd_create("sscc"), "w+b")
     except (AttributeError, OSError):

@@ -117,7 +117,7 @@ class _PipelinePlan:
     def _feeds(self, writer: ResolvedStage, reader: ResolvedStage) -> bool:
         return feeds(writer.stage, reader.stage, self.draft.bodies)
 
-    # -- what is where
+    # -- memory layout
 
     def _replicated(self) -> list[ResolvedStage]:
         """Return the cheap stages that write only to buffers. Every thread computes them for itself, which saves a

@@ -1,11 +1,12 @@
-"""The plan of native execution: what a thread team does, as data that the C++ core reads (native/plan.cpp).
+"""The plan of native execution: control flow and function calls of a thread team, as data for the C++ core
+(native/plan.cpp).
 
-Registers hold 64-bit integers. Every thread has its own and walks the same code, so all agree on control without
-talking to each other; only runs (`PlanRun`) differ between threads, by the units that each of them takes. All memory
-that one run writes and another reads needs a `Barrier` between the two.
+Registers hold 64-bit integers. Every thread has its own registers and executes the same control flow, so threads agree
+on it without communication; only runs (`PlanRun`) are divided among threads, by units. A `Barrier` must separate a run
+that writes memory from a run that reads it.
 
-The file form is a sequence of little-endian 64-bit words. A name is its length in bytes and then UTF-8, padded with
-zeros to whole words; a list is its length and then its items.
+The file form is a sequence of little-endian 64-bit words. A name is its length in bytes, then UTF-8 padded with zeros
+to whole words; a list is its length, then its items.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ Mode = Literal["split", "replicated", "serial"]
 MAGIC = int.from_bytes(b"sscc-pln", "little")
 VERSION = 2
 MEMORY = "memory"
-"""The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
+"""Name of the region with the program's tensors, except weights and constants, at the schedule's addresses."""
 NOTE_BYTES = 64
-"""Bytes at the start of scratch that say what a function keeps there."""
+"""Size in bytes of the notes at the start of scratch memory, in which a function records the data that it keeps
+there."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select lookup".split())
-"""Scalar operations; their place in this tuple is their number in the file form."""
+"""Scalar operations; the position in this tuple is the number in the file form."""
 
 
 class NativePlanErrors(ErrorKind):
@@ -41,7 +43,7 @@ class NativePlanErrors(ErrorKind):
 
 
 class Code(IntEnum):
-    """What an item begins with in the file form."""
+    """First word of an item in the file form."""
 
     COMPUTE = 0
     LOOP = 1
@@ -56,10 +58,10 @@ class PlanRegion:
     """Memory that arguments point into.
 
     Attributes:
-        kind: external memory is given at load and only read; the arena's is allocated by the core and seen by all
-            threads; private memory exists once per thread. Arena and private regions start zeroed, 64-byte aligned.
-            Of a program of several ranks, the outbox is what a rank gives to the others at the next `Meet`, and the
-            inbox, as many times as large, what all ranks gave at the latest one, by rank.
+        kind: external memory is provided at load time and only read; the arena is allocated by the core and shared by
+            all threads; private memory exists once per thread. Arena and private regions are zeroed at the start, and
+            64-byte aligned. In a program of several ranks, the outbox is the window that a rank publishes at the next
+            `Meet`, and the inbox consists of the windows that all ranks published at the latest one, in order of rank.
     """
 
     name: str
@@ -71,7 +73,7 @@ class PlanRegion:
 class PlanArgument:
     """A pointer: base of the region + offset + sum(register * coefficient), in bytes.
 
-    The `extent` bytes from there on must lie in the region. That is checked whenever the pointer is made.
+    The `extent` bytes from the pointer on must lie in the region, which is checked for every pointer.
     """
 
     region: int
@@ -82,22 +84,22 @@ class PlanArgument:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """One phase of one stage: the function is called for every firing of the grid.
+    """One phase of one stage: a function that is called for every firing of the grid.
 
-    A function is ``void f(void** arguments, const int64_t* scalars, int64_t begin, int64_t end, void* scratch)``.
-    Scratch keeps its bytes from one call to the next of a run that is split, whose firings do not read what others
-    write. Its first `NOTE_BYTES` are zero in the first call of a thread, and in each call of other runs, and are a
-    function's to note what it keeps. All other bytes are undefined then.
+    A function is ``void f(void** arguments, const int64_t* scalars, int64_t begin, int64_t end, void* scratch)``. The
+    calls of a run with mode "split", whose firings do not read each other's results, keep the contents of scratch
+    memory. Its first `NOTE_BYTES` are zero in a thread's first call, and in each call of other modes; a function may
+    record there which data it keeps. All other bytes are then undefined.
 
     Attributes:
-        function: an index into the plan's functions.
-        mode: "split": thread t of T takes the units from total * t // T up to total * (t + 1) // T, in as few calls as
-            firings allow; "replicated": every thread does all of them; "serial": thread 0 does.
+        function: index into the plan's functions.
+        mode: "split": thread t of T computes the units from total * t // T up to total * (t + 1) // T, in as few calls
+            as firings allow; "replicated": every thread computes all units; "serial": thread 0 computes all units.
         units: units of a firing.
-        grid: (register, trips), row-major; () is one firing. The registers hold the firing's place during its calls and
-            are 0 after the run.
-        scalars: registers whose values the function gets.
-        label: an index into the plan's labels.
+        grid: (register, trips), row-major; () is one firing. The registers hold the firing's indices during its calls,
+            and are 0 after the run.
+        scalars: registers whose values are passed to the function.
+        label: index into the plan's labels.
     """
 
     function: int
@@ -113,7 +115,7 @@ class PlanRun:
 class Compute:
     """``target = op(arguments)``, a scalar operation on registers (runtime/support/scalars.py).
 
-    The arguments of a lookup are the index, the first register of the table, and how many registers it has.
+    The arguments of a lookup are the index, the first register of the table, and the number of its registers.
     """
 
     op: str
@@ -133,7 +135,7 @@ class PlanLoop:
 
 @dataclass(frozen=True)
 class Branch:
-    """The body, where the register is not 0."""
+    """The body is executed if the register is not 0."""
 
     register: int
     body: tuple[Item, ...]
@@ -141,20 +143,20 @@ class Branch:
 
 @dataclass(frozen=True)
 class Execute:
-    """A run, by its index."""
+    """Execution of a run, by its index."""
 
     run: int
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """All threads have come here before any goes on."""
+    """A barrier of all threads."""
 
 
 @dataclass(frozen=True)
 class Meet:
-    """All ranks have come here with all their threads: the first `nbytes` of their outboxes are in the inbox, and the
-    outbox is another one, until the next meeting but one."""
+    """A meeting of all ranks with all their threads. Afterwards the first `nbytes` of their outboxes are in the inbox,
+    and each rank uses its other outbox until the next meeting."""
 
     nbytes: int
 
@@ -164,11 +166,11 @@ Item = Union[Compute, PlanLoop, Branch, Execute, Barrier, Meet]
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """What a caller can ask for.
+    """An entry that a caller can run.
 
     Attributes:
-        inputs: registers that are set from the caller's scalars.
-        outputs: registers whose values the caller gets.
+        inputs: registers that are set to the caller's scalars.
+        outputs: registers whose values are returned.
     """
 
     name: str
@@ -179,14 +181,14 @@ class PlanEntry:
 
 @dataclass(frozen=True)
 class NativePlan:
-    """Everything that the core needs to know besides addresses.
+    """All data that the core needs, except addresses.
 
     Attributes:
         functions: names of the generated functions.
         labels: names of stages, for timing and hooks.
-        constants: (register, value); all other registers are 0 when an entry begins.
-        registers: how many there are.
-        scratch_bytes: scratch of one thread, for any of the functions.
+        constants: (register, value); all other registers are 0 at the start of an entry.
+        registers: number of registers.
+        scratch_bytes: size of a thread's scratch memory, sufficient for every function.
     """
 
     regions: tuple[PlanRegion, ...]
@@ -199,7 +201,8 @@ class NativePlan:
     entries: tuple[PlanEntry, ...]
 
     def encode(self) -> bytes:
-        """The file form. Raises InternalError for a number that is no 64-bit integer, or an unknown operation."""
+        """Return the file form. Raises InternalError for a number that is no 64-bit integer, or an unknown
+        operation."""
         writer = _Writer()
         writer.plan(self)
         try:
@@ -209,7 +212,7 @@ class NativePlan:
 
 
 def decode_plan(data: bytes) -> NativePlan:
-    """The plan that `NativePlan.encode` gave these bytes of. Raises InternalError for others."""
+    """Return the plan from its file form (`NativePlan.encode`). Raises InternalError for invalid bytes."""
     reader = _Reader(data)
     try:
         return reader.plan()
@@ -218,7 +221,7 @@ def decode_plan(data: bytes) -> NativePlan:
 
 
 def count_arguments(op: str) -> int:
-    """How many arguments a `Compute` of an operation has."""
+    """Return the number of arguments of an operation in a `Compute`."""
     return 3 if op == "lookup" else SCALAR_OPS[op][0]
 
 

@@ -1,6 +1,6 @@
-"""Layout of weights in memory. Weights that only products (and gathers of rows) read are packed into panels.
+"""Layout of weights in memory. A weight that only products (and gathers of rows) read is packed into panels.
 
-A packed weight is a stack of slices that are packed separately. The values of a quantised weight are interleaved with
+A packed weight is a stack of slices that are packed separately. The values of a quantized weight are interleaved with
 the scales and zero points or minimums of their groups.
 """
 

@@ -162,7 +162,7 @@ def _layout(use: Use | AsItLies, tensor: Tensor) -> WeightLayout:
 
 
 def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
-    """The layout of the first part of a quantized weight."""
+    """Return the layout of the first part of a quantized weight."""
     table = next((step for step in use.body.steps if isinstance(step, LookUp) and _is_table(step, use, regions)), None)
     if table is not None:
         weight_format = format_named(table.format)
@@ -212,7 +212,7 @@ def _readers(use: Use, regions: Regions) -> int:
 
 
 def _layout_of_rows(use: Use, regions: Regions, dtype: str) -> WeightLayout:
-    layout: WeightLayout = AsItLies()  # where no step reads it
+    layout: WeightLayout = AsItLies()  # if no step reads it
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)

@@ -1,6 +1,6 @@
-"""Quantized weights in bodies: the steps that compute their numbers, for products to read.
+"""Quantized weights in bodies: the steps that dequantize them, for products to read.
 
-Native code does not compute these numbers: the products that read them read the packed codes.
+Native code does not run these steps: its products read the packed codes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sscc.runtime.backends.cpu.codegen.nests import Regions, nest_of
 
 @dataclass(frozen=True)
 class Dequantised:
-    """A local [matrices, rows, k] of the numbers of a quantized weight.
+    """A local [matrices, rows, k] with the numbers of a quantized weight.
 
     Attributes:
         parts: parameters of the body, in the order of the format's parts.
@@ -29,16 +29,16 @@ class Dequantised:
 
 
 def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
-    """Return the locals of a body that hold the numbers of quantized weights and that only products read, as their
-    second operand."""
-    dequantised: dict[str, Dequantised] = {}
+    """Return the locals of a body that hold dequantized weights and that only products read, as their second
+    operand."""
+    dequantized: dict[str, Dequantised] = {}
     writes: dict[str, int] = {}
     spoiled: set[str] = set()
     for step in body.steps:
         if isinstance(step, Dequantize):
             out = regions.resolve(step.out)
             parts = tuple(regions.resolve(part.bytes).region for part in step.parts)
-            dequantised[out.region] = Dequantised(parts, format_named(step.format), *out.shape[-2:])
+            dequantized[out.region] = Dequantised(parts, format_named(step.format), *out.shape[-2:])
             writes[out.region] = writes.get(out.region, 0) + 1
             continue
         if not isinstance(step, Vector | Reduction | Product):
@@ -49,7 +49,7 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
         read = nest.inputs[:1] if isinstance(step, Product) else nest.inputs
         spoiled |= {a.region for a in read} | {g.region for g in nest.loads.values()}
     params = {p.name for p in body.params}
-    return {n: d for n, d in dequantised.items() if writes[n] == 1 and n not in spoiled and n not in params}
+    return {n: d for n, d in dequantized.items() if writes[n] == 1 and n not in spoiled and n not in params}
 
 
 __all__ = ["Dequantised", "dequantised_locals"]

@@ -1,4 +1,4 @@
-"""Product nests whose second operand is a packed weight, as calls of the product kernels."""
+"""Product nests whose second operand is a packed weight, lowered to calls of the product kernels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 class Shape:
     """The dimensions of a product: out[rows, columns] = sum over `depth` of a[rows, depth] * b[columns, depth].
 
-    `columns` are in the order of b's rows, the last one with the smallest stride. With an indirect axis each index of
-    `groups` is such a product by itself, of the slice of b that it finds in a tensor.
+    `columns` are in the order of b's rows, the last one with the smallest stride. With an indirect axis, each index of
+    `groups` is a product of its own, with the slice of b that a tensor of indices names.
     """
 
     rows: tuple[int, ...]
@@ -34,7 +34,8 @@ class Shape:
 
     @classmethod
     def of(cls, nest: Nest) -> Shape | None:
-        """None where the nest is no product of matrices with k dense in `a` and at most two dimensions of rows."""
+        """Return the shape of a matrix product. Return None if the nest is not one, if k is not dense in `a`, or if the
+        rows have more than two dimensions."""
         a, b, *index = (access.coefficients for access in nest.inputs)
         groups = [d for d in range(len(nest.dims)) if index and index[0][d]]
         free = [d for d in range(len(nest.dims)) if d not in nest.reduce and d not in groups]
@@ -49,7 +50,7 @@ class Shape:
 
 
 def panels_for(nest: Nest, dtype: str) -> Panels | None:
-    """How the rows of b that a product reads would be packed; None where they cannot be.
+    """Return the packed layout of the rows of b; None if they cannot be packed.
 
     `n` counts the rows from the first to the last one.
     """
@@ -77,7 +78,7 @@ class Matmul:
     features: Features
 
     def _product(self, a: Operand, out: Operand, rows: int = 0) -> PackedProduct:
-        """Of one run of columns, in blocks of so many rows (0: of those that suit it)."""
+        """Return the product of one run of columns, in blocks of `rows` rows (0: a suitable number)."""
         panels = replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
         if isinstance(panels, Panels):
             return products.packed_product(a, out, panels, self.features, rows)
@@ -87,13 +88,13 @@ class Matmul:
 
     @property
     def _row(self) -> int:
-        """Elements from one row of b to the next, as the nest counts them."""
+        """Elements between consecutive rows of b, as the nest counts them."""
         return self.panels.n_stride if isinstance(self.panels, Panels) else self.panels.k
 
     @property
     def sorts_rows(self) -> bool:
-        """Whether each group is one row: those that name the same slice of b are then multiplied by it together, so
-        that it is read once."""
+        """True if each group is one row. Rows that name the same slice of b are then multiplied by it together, so that
+        the slice is read once."""
         return bool(self.shape.groups) and not self.shape.rows and len(self.shape.columns) == 1
 
     @property
@@ -102,7 +103,7 @@ class Matmul:
         return prod(self.nest.dims[d] for d in self.shape.groups)
 
     def private_bytes(self, dtypes: Mapping[str, str]) -> int:
-        """Scratch that the product needs."""
+        """Return the bytes of scratch memory that the product needs."""
         a, out = self._operand(self.nest.inputs[0], dtypes, None), self._operand(self.nest.output, dtypes, None)
         if self.sorts_rows:
             blocks = max(product.scratch_bytes for product in self._listed(dtypes, None, None))
@@ -110,8 +111,8 @@ class Matmul:
         return self._product(a, out).scratch_bytes
 
     def packed_rows(self, dtypes: Mapping[str, str]) -> tuple[object, ...] | None:
-        """Return a key that is equal for products whose left operand is packed to equal bytes; None for one whose rows
-        are not all packed before the first product with them."""
+        """Return a key that is equal for products whose left operands are packed to the same bytes; None if not all
+        rows are packed before the first product that reads them."""
         if self.shape.groups:
             return None
         access = self.nest.inputs[0]
@@ -133,7 +134,7 @@ class Matmul:
         """Emit the packing of the left operand for calls of `emit` with `packed`.
 
         Args:
-            note: pointer to a word: the address of the operand that is packed in `scratch`, 0 for none.
+            note: pointer to a word that holds the address of the operand packed in `scratch`; 0 if there is none.
         """
         access = self.nest.inputs[0]
         left = self._operand(access, dtypes, places[access.region].at(f, f.constant(access.constant)))
@@ -152,10 +153,10 @@ class Matmul:
         *,
         packed: bool = False,
     ) -> None:
-        """Emits the product for all groups and columns, or those of a range of one of its column dimensions.
+        """Emit the product for all groups and columns, or for a range of one column dimension.
 
-        Only the first `live` rows have to be written; None means all of them. Where rows are sorted, they are those of
-        the first group dimension. `packed`: `emit_packing` has written the rows to `scratch`.
+        Only the first `live` rows must be written; None means all rows. Sorted rows are counted along the first group
+        dimension. With `packed`, `emit_packing` has already written the rows to `scratch`.
         """
         if self.sorts_rows:
             self._slices(f, places, split, scratch, live)
@@ -195,7 +196,8 @@ class Matmul:
         self._product(a, target).emit(f, pointer, lower, upper, scratch, live, packed=packed)
 
     def _slice(self, f: Function, places: RegionPointers, index: Mapping[int, Value]) -> Value:
-        """Where the panels of the slice begin that an indirect axis names; without one there is one slice."""
+        """Return a pointer to the panels of the slice that an indirect axis names; without such an axis there is one
+        slice."""
         weights, axis = places[self.nest.inputs[1].region].pointer, self.nest.indirect
         if axis is None:
             return weights
@@ -208,7 +210,8 @@ class Matmul:
     def _slices(
         self, f: Function, places: RegionPointers, split: tuple[int, Range] | None, scratch: Value, live: Value | None
     ) -> None:
-        """Slice after slice, each with the rows that name it. Which block a row is in changes no bit of it."""
+        """Emit the products slice by slice, each with the rows that name it. The result of a row does not depend on its
+        block."""
         axis, b = self.nest.indirect, self.nest.inputs[1]
         assert axis is not None
         rows = self._sorted(scratch)
@@ -230,14 +233,14 @@ class Matmul:
                     product.emit(f, weights, lower, upper, scratch + rows.nbytes, listed=listed)
 
     def _sort(self, f: Function, places: RegionPointers, rows: _SortedRows, live: Value | None) -> None:
-        """Where the rows of each slice are, one slice after another, in their own order."""
+        """Write the addresses of the rows, sorted by slice; rows of one slice keep their order."""
         axis, index = self.nest.indirect, self.nest.inputs[2]
         assert axis is not None
         a, out = self.nest.inputs[0], self.nest.output
         sizes = {access.region: SIZE[places[access.region].dtype] for access in (a, out)}
 
         def visit(visited: Callable[[Value, dict[int, Value]], None]) -> None:
-            """Every row with the number of its slice."""
+            """Call `visited` for every row, with the number of its slice."""
 
             def enter(dims: tuple[int, ...], at: dict[int, Value]) -> None:
                 if dims:
@@ -255,7 +258,7 @@ class Matmul:
             f.store(f.load(there, I64) + 1, there)
 
         def placed(number: Value, at: dict[int, Value]) -> None:
-            # The place of the slice's next row: where the slice that follows begins, in the end.
+            # The entry is the place of the slice's next row; at the end it is the beginning of the following slice.
             there = rows.starts + (number + 1) * 8
             place = f.load(there, I64)
             f.store(_at(f, a, at) * sizes[a.region], rows.a + place * 8)
@@ -280,7 +283,7 @@ class Matmul:
         return _SortedRows(scratch, scratch + counts, scratch + (counts + rows), counts + 2 * rows)
 
     def _listed(self, dtypes: Mapping[str, str], a: Value | None, out: Value | None) -> list[PackedProduct]:
-        """The product for few and for many rows that name one slice."""
+        """Return the products of one slice, for few rows and for many."""
         (column,), panels, m = self.shape.columns, self.panels, self._most_rows
         a_access, out_access = self.nest.inputs[0], self.nest.output
         left = Operand(a, (m, panels.k), (0, 1), dtypes[a_access.region])  # type: ignore[arg-type]
@@ -303,12 +306,12 @@ class Matmul:
 
 @dataclass(frozen=True)
 class _SortedRows:
-    """Scratch for the rows of a product, sorted by the slices that they name.
+    """Scratch memory for the rows of a product, sorted by the slices that they name.
 
     Attributes:
-        starts: per slice the number of its first row, and of the one behind the last slice's.
-        a, out: per row where it begins, in bytes, in the left operand and in the result.
-        nbytes: of all of them.
+        starts: number of the first row of each slice, and the number of all rows at the end.
+        a, out: byte offset of each row in the left operand and in the result.
+        nbytes: total size in bytes.
     """
 
     starts: Value
@@ -318,7 +321,7 @@ class _SortedRows:
 
 
 def _at(f: Function, access: LinearAccess, index: Mapping[int, Value]) -> Value:
-    """The element that an access reaches, dimensions without an index at 0."""
+    """Return the index of the element that an access reaches, with missing dimensions at 0."""
     at = f.constant(access.constant)
     for d, value in index.items():
         at = at + value * access.coefficients[d]
@@ -326,13 +329,13 @@ def _at(f: Function, access: LinearAccess, index: Mapping[int, Value]) -> Value:
 
 
 def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantisedPanels], features: Features) -> Matmul | None:
-    """The product as a call of kernels, where its second operand is packed."""
+    """Return the nest as a product of kernels; None if its second operand is not packed."""
     shape, panels = Shape.of(nest), packed.get(nest.inputs[1].region)
     return None if shape is None or panels is None else Matmul(nest, shape, panels, features)
 
 
 def packed_element(panels: Panels, f: Function, row: Value, column: Value) -> Value:
-    """Where element [row, column] of a packed weight lies, in elements."""
+    """Return the offset of element [row, column] of a packed weight, in elements."""
     unit = row // LANES * panels.units + column // panels.depth
     return (unit * LANES + row % LANES) * panels.depth + column % panels.depth
 

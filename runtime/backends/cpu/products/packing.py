@@ -1,4 +1,5 @@
-"""Weights as products stream them: panels of 16 outputs, the summed dimension outermost within a panel."""
+"""Weights in the order in which products read them: panels of 16 outputs, with the summed dimension outermost in a
+panel."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ class WeightPanelErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Panels:
-    """How a slice of a weight is stored for out[m, n] = sum over k of a[m, k] * b[n, k].
+    """Packed layout of a slice of a weight for out[m, n] = sum over k of a[m, k] * b[n, k].
 
-    Stored as f32 [ceil(N / 16)][K][16], or bf16 [ceil(N / 16)][ceil(K / 2)][16][2] with pairs along k side by side;
-    zeros where n >= N or k >= K. One *unit* is a line of 64 bytes of a panel: 16 x 1 f32, or 16 x 2 bf16.
+    The layout is f32 [ceil(N / 16)][K][16], or bf16 [ceil(N / 16)][ceil(K / 2)][16][2] with pairs of k side by side;
+    elements with n >= N or k >= K are zero. A *unit* is a line of 64 bytes of a panel: 16 x 1 f32, or 16 x 2 bf16.
 
     Attributes:
         n, k: outputs and length of the sums, both at least 1.
@@ -57,7 +58,7 @@ class Panels:
 
     @property
     def depth(self) -> int:
-        """Neighbouring k in a unit."""
+        """Number of adjacent k in a unit."""
         return 2 if self.dtype == "bf16" else 1
 
     @property
@@ -75,7 +76,7 @@ class Panels:
 
     @property
     def packed_shape(self) -> tuple[int, int, int, int]:
-        """Panels, units, outputs of a panel, k of a unit."""
+        """Shape [panels, units, outputs of a panel, k of a unit]."""
         return (self.count, self.units, LANES, self.depth)
 
     @property
@@ -84,18 +85,18 @@ class Panels:
         return (self.n - 1) * self.n_stride + (self.k - 1) * self.k_stride + 1
 
     def pack(self, array: npt.NDArray[np.generic], stack: int = 0) -> npt.NDArray[np.generic]:
-        """The slice in panels.
+        """Return the slice in panels.
 
         Args:
-            array: what holds the slice, dense; after the first `stack` dimensions, b[n, k] is element
-                n * n_stride + k * k_stride of the others taken as one. f32, or uint16 holding bf16.
-            stack: leading dimensions of which every element is packed by itself.
+            array: dense array that holds the slice; after the first `stack` dimensions, b[n, k] is element n * n_stride
+                + k * k_stride of the flattened other dimensions. f32, or uint16 for bf16.
+            stack: number of leading dimensions; each of their elements is packed separately.
 
         Returns:
-            Shape [*stacked, *packed_shape], of the array's dtype.
+            Array of shape [*stacked, *packed_shape] and the dtype of `array`.
 
         Raises:
-            InputError: where the array has another dtype or too few elements.
+            InputError: the array has another dtype or too few elements.
         """
         stacked = array.shape[:stack]
         held = prod(array.shape[stack:])
@@ -111,12 +112,12 @@ class Panels:
         return packed.reshape(*stacked, *self.packed_shape)
 
     def unpack(self, packed: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """From [.., *packed_shape] back to b, dense [.., N, K]."""
+        """Return b, dense [.., N, K], from packed [.., *packed_shape]."""
         rows = np.moveaxis(packed, -2, -3).reshape(*packed.shape[:-4], self.count * LANES, self.units * self.depth)
         return np.ascontiguousarray(rows[..., : self.n, : self.k])
 
     def _pack_one(self, source: npt.NDArray[np.generic], target: npt.NDArray[np.generic]) -> None:
-        """One slice [span] into [*packed_shape]."""
+        """Pack one slice [span] into [*packed_shape]."""
         whole = self.n // LANES
         size = source.itemsize
         step = max(1, PACKED_AT_ONCE // (LANES * self.k))
@@ -141,7 +142,7 @@ class Panels:
             self._place(view, target[whole:, :, :left])
 
     def _place(self, view: npt.NDArray[np.generic], target: npt.NDArray[np.generic]) -> None:
-        """Rows [panels, outputs, K] into panels [panels, units, outputs, depth], zeros after an odd K."""
+        """Copy rows [panels, outputs, K] into panels [panels, units, outputs, depth], with a zero after an odd K."""
         if self.depth == 1:
             target[..., 0] = view.transpose(0, 2, 1)
             return
@@ -158,5 +159,5 @@ class Panels:
 
 
 def _as_pairs(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Elements of 2 bytes, whose last axis is dense and even, as elements of 4."""
+    """Return elements of 2 bytes, whose last axis is dense and of even length, as elements of 4 bytes."""
     return rows.view(np.uint32)

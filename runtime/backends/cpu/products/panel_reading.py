@@ -17,7 +17,7 @@ _SIGNS = -0x7F7F7F80  # 0x80808080
 
 
 class BlockHeads:
-    """Scales, minimums and zero points of a block of a panel; those of the whole block are loaded once."""
+    """Scales, minimums and zero points of a block of a panel. Those that the whole block shares are loaded once."""
 
     def __init__(self, f: Function, panels: QuantisedPanels, block: Value) -> None:
         self.f, self.panels, self.block = f, panels, block
@@ -25,21 +25,21 @@ class BlockHeads:
         self._of_block = {id(field): self._load(field, 0, 0) for field in factors if field.count == 1}
 
     def scales(self, first: Value | int, number: int) -> Value | None:
-        """Return the scales of group `first` + `number`, f32 [16]; None of a format without."""
+        """Return the scales of group `first` + `number`, f32 [16]; None if the format has no scales."""
         return self._product(self.panels.format.scales, first, number)
 
     def minimums(self, first: Value | int, number: int) -> Value | None:
-        """Return the minimums of a group, f32 [16]; None of a format without."""
+        """Return the minimums of a group, f32 [16]; None if the format has no minimums."""
         return self._product(self.panels.format.minimums, first, number)
 
     def below(self, first: Value | int, number: int) -> Value | None:
-        """Return the factors of minus the sum of a group's numbers, which its minimums add; None of a format without
-        minimums."""
+        """Return the factors by which a group's minimums multiply minus the sum of its numbers; None if the format has
+        no minimums."""
         minimums = self.minimums(first, number)
         return minimums if minimums is None or self.panels.format.subtracts else 0.0 - minimums
 
     def zeros(self, first: Value | int, number: int) -> Value | None:
-        """Return the zero points of a group, i32 [16]; None of a format without."""
+        """Return the zero points of a group, i32 [16]; None if the format has no zero points."""
         field = self.panels.format.zeros
         if field is None:
             return None
@@ -110,8 +110,8 @@ def stored_codes(
 
     Args:
         begin: a multiple of the quads of a line of every plane.
-        signed: codes are signed numbers, less their zero where that is fixed.
-        ahead: bytes that a prefetch is ahead of the loads; 0 for none.
+        signed: True to return signed numbers: codes less their zero, if that is fixed.
+        ahead: distance of the prefetch from the loads in bytes; 0 for no prefetch.
     """
     codes: list[Value] | None = None
     for plane in panels.layout.planes:
@@ -161,7 +161,7 @@ def _levels(f: Function, line: Value, plane: Plane) -> list[Value]:
 
 
 def signed_words(f: Function, codes: Value) -> tuple[Value, Value]:
-    """Return bytes [16][4] as words [16][2]: of each four bytes numbers 0 and 2, then 1 and 3."""
+    """Return bytes [16][4] as words [16][2]: elements 0 and 2 of each group of four, then 1 and 3."""
     words = f.bitcast(codes, vector(I16, 2 * LANES))
     return words & 255, words >> 8
 

@@ -1,8 +1,8 @@
-"""Products with packed weights, whatever the kernel: blocks of packed rows against panels of 16 columns.
+"""Products with packed weights, independent of the kernel: blocks of packed rows times panels of 16 columns.
 
-The rows of the left operand are packed in blocks. Some blocks at a time, so that they stay in cache, meet each group of
-panels of weights, which is read once for all of these blocks. The rows are packed before all of this, where there is
-room for them, else some blocks at a time too.
+The rows of the left operand are packed in blocks. Each group of weight panels is read once for a set of blocks that
+stays in cache. All rows are packed before the first product if there is room for them; otherwise each set of blocks is
+packed in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sscc.runtime.backends.cpu.codegen.phases import Operand
 
 SIZE = {"f32": 4, "bf16": 2}
 STORED = {"f32": F32, "bf16": I16}
-"""The type in which a dtype is loaded and stored: bf16 as its bits, which every CPU can move."""
+"""Element type of loads and stores of a dtype. A bf16 is moved as its bits, which every CPU supports."""
 SPILL = 32 * LINE
 
 
@@ -33,8 +33,8 @@ class PackedProductErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Tile:
-    """What a kernel computes at once: `rows` by `panels` panels of 16 outputs, `unroll` units in a loop's iteration;
-    `prefetch`: it asks for weights ahead of time."""
+    """Tile that a kernel computes at once: `rows` x `panels` panels of 16 outputs. A loop iteration covers `unroll`
+    units. With `prefetch`, the kernel prefetches weights."""
 
     rows: int
     panels: int
@@ -44,14 +44,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the rows of a product are cut up: block number b begins at row min(b * rows, m - rows), so that the last one
-    may compute rows again, to the same bits.
+    """Division of a product's rows into blocks. Block b begins at row min(b * rows, m - rows), so the last block may
+    compute some rows twice, with equal results.
 
     Attributes:
         m: rows of the product.
-        tile: of a kernel; `tile.rows` is the rows of a block.
+        tile: tile of a kernel; `tile.rows` is the number of rows of a block.
         block_bytes: bytes of a packed block.
-        in_place: the one row of the left operand is in the packed form as it lies.
+        in_place: True if the only row of the left operand is already in packed form.
     """
 
     m: int
@@ -65,7 +65,7 @@ class Blocks:
 
     @property
     def held(self) -> int:
-        """The number of blocks with which the weights are gone through at once."""
+        """Number of blocks that share one pass over the weights."""
         return min(self.count, max(1, L2_BYTES // self.block_bytes))
 
     @property
@@ -75,8 +75,8 @@ class Blocks:
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the packed blocks that there are at a time, in whole lines, and of what packing may write after
-        them."""
+        """Bytes of the packed blocks that exist at a time, in whole lines, including the bytes that packing may write
+        behind them."""
         blocks = self.count if self.kept else self.held
         return 0 if self.in_place else -(-blocks * self.block_bytes // LINE) * LINE + SPILL
 
@@ -86,13 +86,13 @@ class Blocks:
 
 
 def even_rows(m: int, most: int) -> int:
-    """Rows of a block, at most `most`, so that m rows make few blocks of like size."""
+    """Return the rows of a block, at most `most`, so that m rows form few blocks of similar size."""
     blocks = -(-m // most)
     return -(-m // blocks)
 
 
 def check_operands(a: Operand, n: int, k: int, out: Operand) -> None:
-    """Raises InternalError where the shapes are not those of a product with weights [n, k], or k is not dense."""
+    """Check the shapes of a product with weights [n, k], and that k is dense. Raises InternalError."""
     if a.shape[:-1] != out.shape[:-1] or (a.shape[-1], out.shape[-1]) != (k, n):
         raise PackedProductErrors.SHAPES(left=a.shape, n=n, k=k, result=out.shape)
     if a.strides[-1] != 1 and k > 1:
@@ -107,22 +107,24 @@ def row_count(operand: Operand) -> int:
 
 @dataclass(frozen=True)
 class PackedProduct:
-    """A product with packed weights, and the functions that it is made of.
+    """A product with packed weights, with the functions that implement it.
 
     Attributes:
-        a: [*rows, K], one or two dimensions of rows, f32 or bf16, k of unit stride.
-        out: [*rows, N] f32 or bf16, any strides; sums are rounded once. It may not overlap `a`.
-        panel_bytes, units: of a panel of the weights, units as the kernel counts them.
-        blocks: of the rows.
-        name: of the kernels, without tile and dtype.
-        make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
-            bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
-        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, those of
-            `RowPlaces`, the first row, then `depths`, then where the block goes. It may write up to `SPILL` bytes more.
-        form: of packed rows, a name; rows of one form with equal `depths` and blocks are packed alike.
-        depths: what `pack` has to know about the summed dimension.
-        registers: rows and bytes of a row of the tile registers that kernels use, in their order; none where they use
-            no such.
+        a: [*rows, K] f32 or bf16, with one or two dimensions of rows and unit stride along k.
+        out: [*rows, N] f32 or bf16, with any strides; each sum is rounded once. It may not overlap `a`.
+        panel_bytes, units: bytes and units of a panel of the weights, in the kernel's units.
+        blocks: division of the rows into blocks.
+        name: name of the kernels, without tile and dtype.
+        make: returns the kernel for a tile and an output dtype: a private function with the parameters packed rows,
+            first panel, bytes of a panel, units of a panel, out (columns dense), bytes between rows of it.
+        pack: returns the function that packs a block of a number of rows. Its parameters are the pointer to the left
+            operand, those of `RowPlaces`, the first row, `depths`, and the pointer to the block. It may write up to
+            `SPILL` bytes behind the block.
+        form: name of the form of packed rows; rows of one form with equal `depths` and blocks are packed to equal
+            bytes.
+        depths: sizes of the summed dimension, for `pack`.
+        registers: rows and bytes per row of the tile registers that the kernels use, in order; empty without tile
+            registers.
     """
 
     a: Operand
@@ -139,12 +141,12 @@ class PackedProduct:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of memory that only one call writes; the operands' pointers are not looked at."""
+        """Bytes of the scratch memory of one call; the operands' pointers are not read."""
         return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.registers else 0)
 
     @property
     def packed_form(self) -> tuple[object, ...]:
-        """Equal for products whose equal rows are packed to equal bytes."""
+        """Key of the packed form: products with equal keys pack equal rows to equal bytes."""
         return (self.form, self.depths, self.blocks.m, self.blocks.tile.rows, self.blocks.block_bytes)
 
     def emit_packing(self, f: Function, scratch: Value, live: Value | None = None) -> None:
@@ -182,16 +184,16 @@ class PackedProduct:
         listed: Listed | None = None,
         packed: bool = False,
     ) -> None:
-        """out[.., n] for begin <= n < end, as calls of private functions; columns outside of it keep their bytes.
+        """Emit out[.., n] for begin <= n < end, as calls of private functions; other columns are not written.
 
         Args:
-            f: the function to emit into.
+            f: function to emit into.
             weights: pointer to the packed weights.
-            begin, end: begin is a multiple of 16, end one too or N.
+            begin, end: begin is a multiple of 16; end is one too, or N.
             scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
-            live: how many rows, from the first on, have to be written; None means all of them.
-            listed: the rows, where they are not those of the operands' shapes.
-            packed: `emit_packing` has written the rows to `scratch` (`Blocks.kept`).
+            live: number of leading rows that must be written; None means all.
+            listed: addresses of the rows; None for the rows of the operands' shapes.
+            packed: True if `emit_packing` has already written the rows to `scratch` (`Blocks.kept`).
         """
         a, out, blocks = self.a, self.out, self.blocks
         rows_of_a: Sequence[Value | int] = _rows(a) if listed is None else (listed.a,)
@@ -220,42 +222,42 @@ class PackedProduct:
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:
-    """One f32 or a vector of them, converted to the form in which they are stored."""
+    """Return an f32, or a vector of them, converted to the stored form of a dtype."""
     return value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
 
 
 @dataclass(frozen=True)
 class RowPlaces:
-    """How a generated function is told where the rows of an operand begin.
+    """Parameters with which a generated function addresses the rows of an operand.
 
     Attributes:
-        name: a suffix for the names of functions.
-        params: what it is given, besides the operand.
+        name: suffix of the names of functions.
+        params: parameters besides the operand's pointer.
     """
 
     name: str
     params: tuple[tuple[str, str], ...]
 
     def address(self, f: Function, pointer: Value, row: Value) -> Value:
-        """Where a row begins."""
+        """Return the address of a row."""
         if self is LISTED:
             return pointer + f.load(f["rows"] + row * 8, I64)
         return pointer + (row // f["count"] * f["outer"] + row % f["count"] * f["inner"])
 
 
 STRIDED = RowPlaces("", (("count", I64), ("inner", I64), ("outer", I64)))
-"""Row r begins r // count * outer + r % count * inner bytes further."""
+"""Rows in two dimensions: row r begins at byte r // count * outer + r % count * inner."""
 LISTED = RowPlaces("_listed", (("rows", PTR),))
-"""Row r begins as many bytes further as number r of i64 says."""
+"""Rows with a list of offsets: row r begins at the byte that element r of an i64 array gives."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Rows of a product that lie anywhere, known when the program runs.
+    """Rows of a product with arbitrary addresses, known when the program runs.
 
     Attributes:
-        count: how many, an i64: at least the rows of a block, at most the product's.
-        a, out: pointers to what `LISTED` takes, of the left operand and of the result.
+        count: number of rows, an i64, at least the rows of a block and at most the product's.
+        a, out: pointers to the row offsets (`LISTED`) in the left operand and in the result.
     """
 
     count: Value
@@ -264,7 +266,7 @@ class Listed:
 
 
 def _rows(operand: Operand) -> tuple[int, int, int]:
-    """What `STRIDED` takes: count, inner, outer."""
+    """Return the parameters of `STRIDED`: count, inner, outer."""
     size = SIZE[operand.dtype]
     dims = [(n, s) for n, s in zip(operand.shape[:-1], operand.strides[:-1], strict=True) if n > 1]
     if len(dims) == 2 and dims[0][1] == dims[1][0] * dims[1][1]:
@@ -278,16 +280,16 @@ def _rows(operand: Operand) -> tuple[int, int, int]:
 
 
 def _is_direct(out: Operand) -> bool:
-    """Whether tiles are written where they belong: rows have one stride, columns are dense."""
+    """Return True if kernels write their tiles to the result directly: rows have one stride, and columns are dense."""
     count, inner, outer = _rows(out)
     return out.strides[-1] == 1 and outer == count * inner
 
 
 def _multiply(module: Module, product: PackedProduct, places: RowPlaces, direct: bool) -> Function:
-    """Packed blocks first .. last - 1 times the panels of columns begin .. end - 1, as a private function. `direct`:
-    tiles are written where they belong.
+    """Return the private function that multiplies packed blocks first .. last - 1 by the panels of columns begin .. end
+    - 1. With `direct`, kernels write their tiles to the result.
 
-    Groups of panels outside, blocks inside, so that weights come from memory once.
+    The outer loop is over groups of panels and the inner one over blocks, so that weights are read from memory once.
     """
     tile, dtype = product.blocks.tile, product.out.dtype
     how = places.name or ("" if direct else "_strided")
@@ -323,8 +325,8 @@ def _multiply(module: Module, product: PackedProduct, places: RowPlaces, direct:
 def _scatter(
     f: Function, places: RowPlaces, row: Value, tile: Tile, begin: Value, count: Value, dtype: str
 ) -> None:
-    """Copies a computed tile to the rows from `row` on and the columns begin .. begin + count - 1 of an output, which
-    may have any strides."""
+    """Emit the copy of a computed tile to the rows from `row` on and the columns begin .. begin + count - 1 of a result
+    with any strides."""
     with f.loop(0, tile.rows) as r:
         target = places.address(f, f["out"], row + r.index)
         with f.loop(0, count) as c:

@@ -1,18 +1,18 @@
 """Micro-kernels of products: a block of rows times a few panels of weights, over the whole of k.
 
-Every kernel computes each output as one chain: from zero, over the units of k in ascending order. So the bits of an
-output depend neither on the block that it is in nor on what else the call computes.
+Every kernel computes each output as one chain of additions, from zero, over the units of k in ascending order. So an
+output's bits depend neither on its block nor on the other outputs of the call.
 
-* `matrix`: bf16 times bf16, AMX_BF16, where k is a multiple of 32. A unit is two k as in `dot`; the instruction adds
-  the sum of 16 units, whose even and odd k it sums by themselves.
+* `matrix`: bf16 times bf16, AMX_BF16, if k is a multiple of 32. A unit is two k, as in `dot`. The instruction adds the
+  sum of 16 units; it sums even and odd k separately.
 * `dot`: bf16 times bf16, AVX512_BF16. A unit is two k; the instruction sums a pair in its own order.
-* `wide`: f32 times bf16 widened; fused multiply-adds, the even k of a unit, then the odd one. Also for bf16 times bf16
-  where the CPU has no such instruction.
+* `wide`: f32 times widened bf16; fused multiply-adds of the even k of a unit, then the odd one. Also used for bf16
+  times bf16 on CPUs without such an instruction.
 * `single`: f32 times f32; fused multiply-adds.
 
-Rows of the left operand are *packed* in blocks of R rows: for each unit the R rows' k side by side, in `dot` as pairs
-of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k. In `matrix`
-they are [units / 16][R][16][2], a line of each row.
+Rows of the left operand are *packed* in blocks of R rows. Each unit holds the k of all R rows side by side: pairs of
+bf16 [units][R][2] in `dot`, f32 [units][2][R] in `wide`, f32 [units][R] in `single`, with a zero after an odd k. In
+`matrix` the layout is [units / 16][R][16][2], a line for each row.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Kind = Literal["matrix", "dot", "wide", "single"]
 _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
 _PAIRS = vector(BF16, 2 * LANES)
-_TILE_UNITS = LANES  # that a tile register holds
-_TILE = LANES * TILE_ROW  # its bytes
+_TILE_UNITS = LANES  # units of a tile register
+_TILE = LANES * TILE_ROW  # bytes of a tile register
 _ODD = -65536  # 0xffff0000
 
 
@@ -51,7 +51,7 @@ class ProductKernelErrors(ErrorKind):
 
 
 def kind_of(a: str, panels: Panels, features: Features) -> Kind:
-    """The kernels for a left operand of this dtype and these weights."""
+    """Return the kind of kernel for a left operand of dtype `a` and these weights."""
     if {a, panels.dtype} - {"bf16", "f32"}:
         raise ProductKernelErrors.DTYPES(left=a, weights=panels.dtype)
     if panels.dtype == "f32":
@@ -69,28 +69,28 @@ def unit_bytes(kind: Kind) -> int:
 def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
     """Return the tile for blocks of `rows` rows, 1 .. `block_rows`, and panels of `units` units.
 
-    Few rows wait for memory. It is fastest as one stream, a panel at a time, as long as the block's rows stay in the L1
-    cache, and with prefetches, because the processor's own stop at the end of each page. More rows wait for arithmetic,
-    which is fastest where registers are full.
+    A product of few rows is bound by memory. It is fastest as one stream, a panel at a time, while the block's rows
+    stay in the L1 cache, with software prefetches, because the processor's prefetcher stops at the end of each page. A
+    product of more rows is bound by arithmetic, which is fastest if it uses all registers.
     """
     if kind == "matrix":
         return Tile(rows, 2 if rows > LANES else 4)
     if not features.wide_registers:
         return Tile(rows, 2 if rows <= 2 else 1, 2, prefetch=True)
     if kind == "wide" and rows <= 4 and units >= LONG_UNITS:
-        return Tile(rows, 4, 2, prefetch=True)  # a chain of two sums per unit is too slow alone
+        return Tile(rows, 4, 2, prefetch=True)  # one chain of two sums per unit is too slow
     if rows <= 3 or (rows <= STREAMED_ROWS and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
         return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=True)
     return Tile(rows, max(2, min(3, _accumulators(kind) // rows)))
 
 
 def block_rows(kind: Kind, features: Features) -> int:
-    """Rows of the largest tile."""
+    """Return the number of rows of the largest tile."""
     if kind == "matrix":
         return 2 * LANES
     if not features.wide_registers:
         return NARROW_TILE_ROWS
-    return _accumulators(kind) // 2  # by two panels
+    return _accumulators(kind) // 2  # two panels
 
 
 def _accumulators(kind: Kind) -> int:
@@ -98,10 +98,10 @@ def _accumulators(kind: Kind) -> int:
 
 
 def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
-    """out[rows, panels * 16] of one tile, as a private function of the module.
+    """Return the private function that computes out[rows, panels * 16] of one tile.
 
-    Its parameters: packed rows; the first panel; bytes of a panel; units; out (of `dtype`, columns dense); bytes from a
-    row of it to the next.
+    Its parameters are the packed rows; the first panel; bytes of a panel; units; out (of `dtype`, columns dense); bytes
+    between rows of out.
     """
     name = f"product_{kind}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}"
     if module.has(name):
@@ -119,10 +119,11 @@ def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
 
 
 def tile_rows(rows: int) -> tuple[int, ...]:
-    """Rows of the tile registers that `matrix` kernels for blocks of so many rows use.
+    """Return the row counts of the tile registers that `matrix` kernels use for blocks of `rows` rows.
 
-    Up to 16 rows are one tile: registers 0 .. 3 sum for up to four panels, 4 holds rows, 5 .. 7 weights. More rows are
-    two: registers 0 and 1 sum the first half for two panels, 2 and 3 the other one, 4 and 5 hold rows, 6 and 7 weights.
+    Up to 16 rows form one tile: registers 0 .. 3 hold sums of up to four panels, 4 holds rows, 5 .. 7 hold weights.
+    More rows form two tiles: registers 0 and 1 hold the first half's sums for two panels, 2 and 3 those of the second
+    half, 4 and 5 hold rows, 6 and 7 weights.
     """
     if rows <= LANES:
         return (*[rows] * 5, *[LANES] * 3)
@@ -131,9 +132,9 @@ def tile_rows(rows: int) -> tuple[int, ...]:
 
 
 def _matrix(f: Function, tile: Tile, dtype: str) -> None:
-    """A tile by tile registers, rounded and written."""
+    """Emit the computation of a tile in tile registers, with rounding and stores."""
     registers = tile_rows(tile.rows)
-    halves = [0] if tile.rows <= LANES else [0, registers[0]]  # their first rows
+    halves = [0] if tile.rows <= LANES else [0, registers[0]]  # first row of each half
     panels, left, right = range(tile.panels), 4, 4 + len(halves)
     sums = {(half, panel): half * 2 + panel for half in range(len(halves)) for panel in panels}
     memory = f.stack(left * _TILE)
@@ -159,7 +160,7 @@ def _matrix(f: Function, tile: Tile, dtype: str) -> None:
 
 
 def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:
-    """The sums, row-major over rows and panels."""
+    """Return the sums of a tile, row-major over rows and panels."""
     panels = [f["weights"] + f["panel_bytes"] * p for p in range(tile.panels)]
     step = tile.rows * unit_bytes(kind)
     state = [f.splat(0.0)] * (tile.rows * tile.panels)
@@ -183,14 +184,14 @@ def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:
 
 
 def _ahead(f: Function, unit: Value, tile: Tile) -> Value:
-    """Bytes from a panel's line to the one to prefetch: further on in the panel, or at the start of the panel that
-    follows this one's in the next tile."""
+    """Return the distance in bytes from a panel's line to the one to prefetch: further on in the panel, or at the start
+    of the corresponding panel of the next tile."""
     distance = f.constant(AHEAD_UNITS * LINE)
     return f.select(unit + AHEAD_UNITS < f["units"], distance, f["panel_bytes"] * (tile.panels - 1) + distance)
 
 
 def _unit(f: Function, kind: Kind, tile: Tile, a: Value, lines: Sequence[Value], sums: list[Value]) -> list[Value]:
-    """The sums after one more unit."""
+    """Return the sums after one more unit."""
     sums = list(sums)
     if kind == "dot":
         pairs = [f.load(line, _PAIRS) for line in lines]

@@ -1,6 +1,6 @@
 """Products with packed weights: out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
 
-The bits of out[m, n] depend on the row a[m, :], the weights b[n, :] and the kind of kernel (`kind_of`) alone.
+The bits of out[m, n] depend only on the row a[m, :], the weights b[n, :] and the kind of kernel (`kind_of`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from sscc.runtime.backends.cpu.products.product_kernels import (
 
 
 def packed_product(a: Operand, out: Operand, panels: Panels, features: Features, rows: int = 0) -> PackedProduct:
-    """The product with weights that are packed like that, in blocks of so many rows (0: of those that suit it).
+    """Return the product with weights that are packed as `panels`, in blocks of `rows` rows (0: a suitable number).
 
     Raises:
-        InternalError: for operands of other shapes, dtypes or strides.
+        InternalError: the operands have unsupported shapes, dtypes or strides.
     """
     check_operands(a, panels.n, panels.k, out)
     kind, blocks = kind_of(a.dtype, panels, features), _blocks(a, panels, features, rows)
@@ -50,10 +50,10 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
 
 
 def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:
-    """Rows of blocks of which one suits each number of listed rows: the largest that has no more.
+    """Return the block sizes for products of listed rows. A product of n rows uses the largest size that is at most n.
 
-    As long as a product waits for its weights, each number has a block of its own: a second one would read the panel
-    again, from a cache, while memory is idle.
+    While a product is bound by memory, each number of rows has a block size of its own: a second block would read the
+    panel from cache again while memory is idle.
     """
     most = block_rows(kind_of(a.dtype, panels, features), features)
     return [*range(1, min(STREAMED_ROWS + 1, most)), most]
@@ -73,7 +73,7 @@ def _kernel(kind: Kind, module: Module, tile: Tile, dtype: str) -> Function:
 
 
 def pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPlaces) -> Function:
-    """Rows first .. first + rows - 1 in the form that kernels read, as a private function."""
+    """Return the private function that packs rows first .. first + rows - 1 in the form that kernels read."""
     name = f"product_pack_{dtype}_{kind}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
@@ -97,7 +97,7 @@ def pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPla
 
 
 def _pack_lines(f: Function, rows: int, places: RowPlaces) -> None:
-    """Lines of 16 units, those of a block's rows side by side."""
+    """Emit the packing of lines of 16 units, with the lines of a block's rows side by side."""
     with f.loop(0, rows) as row:
         source = places.address(f, f["a"], f["first"] + row.index)
         with f.loop(0, f["k"], 2 * LANES) as at:
@@ -106,7 +106,7 @@ def _pack_lines(f: Function, rows: int, places: RowPlaces) -> None:
 
 
 def _load_units(f: Function, source: Value, first: Value, dtype: str, kind: Kind, mask: Value | None) -> Value:
-    """16 lanes of 4 bytes of a row from element `first` on, zeros outside of the mask."""
+    """Return 16 lanes of 4 bytes of a row from element `first` on, with zeros outside the mask."""
     type = vector(STORED[dtype], 2 * LANES if kind == "dot" else LANES)
     pointer = source + first * SIZE[dtype]
     values = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)

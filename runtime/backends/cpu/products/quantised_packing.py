@@ -1,7 +1,7 @@
 """Quantized weights in panels of 16 outputs: codes in planes of bits, scales and minimums beside them.
 
-The panel of a format derives from its descriptor (`sscc.ir.weight_formats`): which bits of a block become which bits of
-a panel. The copying is native (`_native.pack_panels`), driven by tables that this module computes.
+The layout of a panel derives from the format's descriptor (`sscc.ir.weight_formats`), which maps bits of a stored block
+to bits of a panel. Native code copies the bits (`_native.pack_panels`), using tables that this module computes.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Head:
     Attributes:
         offset: bytes from the start of the block to the first element.
         size: bytes of an element.
-        step: bytes to the elements of the next group.
-        low: the lowest bit of an integer in its byte.
-        bits: of an integer.
+        step: bytes from the elements of a group to those of the next.
+        low: lowest bit of an integer in its byte.
+        bits: number of bits of an integer.
     """
 
     field: Field
@@ -89,7 +89,8 @@ class Head:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A block of a panel, for all weights of a format: heads of the block, heads of each group, planes of codes."""
+    """Layout of a block of a panel for all weights of a format: heads of the block, heads of each group, planes of
+    codes."""
 
     heads: tuple[Head, ...]
     planes: tuple[Plane, ...]
@@ -139,13 +140,13 @@ def layout_of(weight_format: WeightFormat) -> BlockLayout:
 class QuantisedPanels:
     """The layout of a quantized weight for out[m, n] = sum over k of a[m, k] * b[n, k].
 
-    Bytes [ceil(N / 16)][K / block][block_bytes], each block as `BlockLayout` says. Codes are unsigned: those of 8 bits
-    that are signed have 128 added. Floats lie in lines [4][16] of 4 k (e4m3) or [2][16] of 2 k (f16), float [c][j]
-    being that of output j and k = c. Bytes where n >= N are zeros.
+    Bytes [ceil(N / 16)][K / block][block_bytes], with blocks as in `BlockLayout`. Codes are unsigned: 128 is added to
+    signed codes of 8 bits. Floats are stored in lines [4][16] of 4 k (e4m3) or [2][16] of 2 k (f16), where float [c][j]
+    belongs to output j and k = c. Bytes with n >= N are zeros.
 
     Attributes:
-        n, k: outputs and length of the sums.
-        format: of the weight; its groups are a multiple of 8, or all of k.
+        n, k: number of outputs, and length of the sums.
+        format: format of the weight. Its group size is a multiple of 8, or the whole of k.
     """
 
     n: int
@@ -177,7 +178,7 @@ class QuantisedPanels:
 
     @property
     def group(self) -> int:
-        """k that share a scale."""
+        """Number of k that share a scale."""
         return self.format.group
 
     @property
@@ -224,7 +225,7 @@ class QuantisedPanels:
 
     @property
     def offset(self) -> int:
-        """The code that stands for 0 where there is no zero point: of a table what is added to its entries."""
+        """The code that represents 0 if there is no zero point; for a table, the number added to its entries."""
         codes = self.format.codes
         if codes.table:
             return -min(codes.table)
@@ -238,7 +239,7 @@ class QuantisedPanels:
 
     @property
     def largest_difference(self) -> int:
-        """The largest magnitude of a code less its zero, whatever bytes an artifact has."""
+        """The largest magnitude of a code less its zero, for any bytes in an artifact."""
         if self.format.zeros is not None:
             return 255 if self.flipped else self.largest_code + 128
         return max(self.offset, self.largest_code - self.offset)
@@ -250,17 +251,18 @@ class QuantisedPanels:
             parts: i8 or u8 [.., N, bytes], in the order of the format's parts.
 
         Returns:
-            [.., count, blocks, block_bytes].
+            Panels [.., count, blocks, block_bytes].
 
         Raises:
-            InputError: where shapes or dtypes do not fit.
+            InputError: shapes or dtypes do not match the format.
         """
         stacked = self._check(parts)
         pieces = [np.empty((0, self.blocks, self.block_bytes), np.uint8), *self.pieces(*parts)]
         return np.concatenate(pieces).reshape(*stacked, self.count, self.blocks, self.block_bytes)
 
     def pieces(self, *parts: npt.NDArray[np.generic]) -> Iterator[npt.NDArray[np.uint8]]:
-        """Yield the result of `pack` in pieces, panels [some, blocks, block_bytes], which fit a processor's cache."""
+        """Yield the result of `pack` in pieces, panels [some, blocks, block_bytes], each small enough for a processor's
+        cache."""
         slices = int(np.prod(self._check(parts)))
         stored = [np.ascontiguousarray(part).view(np.uint8).reshape(slices, self.n, -1) for part in parts]
         step = max(1, PACKED_AT_ONCE // self.panel_bytes)
@@ -273,7 +275,7 @@ class QuantisedPanels:
                 yield piece
 
     def unpack(self, packed: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.int8]]:
-        """Return the parts that `pack` was given, i8 [.., N, bytes]."""
+        """Return the parts that were packed, i8 [.., N, bytes]."""
         stacked = packed.shape[:-3]
         slices = int(np.prod(stacked))
         panels = np.ascontiguousarray(packed).reshape(slices, self.count, self.blocks, self.block_bytes)
@@ -283,7 +285,8 @@ class QuantisedPanels:
         return [part.reshape(*stacked, self.n, -1).view(np.int8) for part in parts]
 
     def _check(self, parts: tuple[npt.NDArray[np.generic], ...]) -> tuple[int, ...]:
-        """Return the shape of the stack of weights that parts hold. Raises InputError where they do not fit."""
+        """Return the shape of the stack of weights in `parts`. Raises InputError if the parts do not match the
+        format."""
         wanted = [self.format.stored(part.name, self.n, self.k) for part in self.format.parts]
         stacks = {part.shape[:-2] for part in parts}
         fits = [part.shape[-2:] for part in parts] == wanted and len(stacks) == 1
@@ -299,14 +302,14 @@ class QuantisedPanels:
 
 @cache
 def _tables_of(weight_format: WeightFormat) -> tuple[Table, Table, Table, Table, int]:
-    """Return the tables by which native code packs the blocks of a format.
+    """Return the tables with which native code packs the blocks of a format.
 
     Returns:
-        bytes of a block in each part and then in the panel; runs of codes, rows (part, then the fields of `Run` but for
-        its base, base, number of the first code); bits of heads, rows (part, byte, level, bits, shift, then the first
-        byte in the block of a panel, bytes to the next output, lowest bit); the planes, rows (first byte, width, shift,
-        quads of a line); 4 times the bytes of codes of a block, plus 1 where 128 is added to them, 2 where lines
-        are floats of 1 byte, 3 where they are floats of 2.
+        Bytes of a block in each part and then in the panel; runs of codes, rows (part, the fields of `Run` except its
+        base, base, number of the first code); bits of heads, rows (part, byte, level, bits, shift, first byte in the
+        block of a panel, bytes to the next output, lowest bit); planes, rows (first byte, width, shift, quads of a
+        line); and 4 times the bytes of codes of a block, plus 1 if 128 is added to them, 2 if lines are floats of 1
+        byte, 3 if they are floats of 2 bytes.
     """
     layout, codes = layout_of(weight_format), weight_format.codes
     place = {part.name: number for number, part in enumerate(weight_format.parts)}

@@ -1,22 +1,22 @@
 """Products with quantized weights: out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
 
-The row a[m, :] becomes integers of 16 bits, per group x[k] = round(a[k] / s), s = max |a[k]| / 32639, and each of them
-256 * high + low with both parts in -128 .. 127. Sums of codes times parts are exact; a group adds
+The row a[m, :] is quantized to integers of 16 bits, per group x[k] = round(a[k] / s) with s = max |a[k]| / 32639. Each
+integer is split into 256 * high + low with both parts in -128 .. 127. Sums of codes times parts are exact; a group adds
 
     (256 * sum((code - zero) * high) + sum((code - zero) * low)) * (s * scale)
 
-to a chain of f32 in ascending order of the groups, each operation rounded (the last addition fused with its product).
-With minimums, zero is 0, and a group then adds (256 * sum(high) + sum(low)) * s * minimum, in the same way. Scales and
-minimums of two levels are multiplied first, as the format says. So a product differs from one with the dequantized
-weights by the rounding of x, a few 1e-5 of the result's norm, and its bits are the same on every CPU, for every number
-of rows, and in every range of n.
+to a chain of f32 sums in ascending order of the groups. Each operation is rounded; the last addition is fused with its
+product. With minimums, zero is 0, and a group then also adds (256 * sum(high) + sum(low)) * s * minimum in the same
+way. Scales and minimums of two levels are multiplied first, as the format defines. A product therefore differs from one
+with the dequantized weights by the rounding of x, a few 1e-5 of the result's norm. Its bits are the same on every CPU,
+for every number of rows, and in every range of n.
 
-Where sums of codes times whole integers fit i32 for sure, as they do in groups of up to 256, the parts may be summed as
-one integer: both sums are exact in f32 then, so that 256 times one plus the other is the same number rounded once.
+If sums of codes times whole integers cannot overflow i32, as in groups of up to 256, the two parts may be summed as one
+integer: both sums are then exact in f32, so 256 times one plus the other is the same number rounded once.
 
-Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of whole integers, or of each
-part, as i32 [R] (times the fixed zero where there are no zero points or minimums); minus the sum times s as f32 [R];
-then the parts, as `RowForm` says.
+Packed rows, in blocks of R = 1, 2, 4 or 8 rows, contain per group: s as f32 [R]; minus the sums of whole integers, or
+of each part, as i32 [R] (times the fixed zero, if there are neither zero points nor minimums); minus the sum times s as
+f32 [R]; then the parts, in the layout of `RowForm`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, Quantised
 from sscc.runtime.backends.cpu.products.quantised_rows import RowForm, joined, pack_block, sum_pairs
 from sscc.runtime.backends.cpu.products.tiled_quantised_products import TILE_SIZES, TileForm, pack_tiles, tile_kernel
 
-_EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
+_EXACT_K = 512  # 255 * 128 * 512 < 2**24: the sum of 512 products of a code and a part is exact in f32
 _QUADS_AT_ONCE = {"dot": 8, "pairs": 4, "plain": 4}
 AddBlock = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]]
 
@@ -50,7 +50,7 @@ AddBlock = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]
 def quantised_product(
     a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
 ) -> PackedProduct:
-    """As `products.packed_product`."""
+    """Return the product with quantized weights; see `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
     tiles, size = TileForm.of(panels, features), _rows(row_count(a), panels, features, rows)
     based = panels.format.zeros is not None or bool(panels.format.minimums)
@@ -74,7 +74,7 @@ def quantised_product(
 
 
 def symbol_of(panels: QuantisedPanels) -> str:
-    """Return a name of the format that symbols may have."""
+    """Return the name of the format in symbols."""
     return "".join(c if c.isalnum() else "_" for c in panels.format.name)
 
 
@@ -83,7 +83,7 @@ def _group_bytes(form: RowForm, panels: QuantisedPanels, rows: int) -> int:
 
 
 def listed_rows(panels: QuantisedPanels, features: Features) -> list[int]:
-    """As `products.listed_rows`."""
+    """Return the block sizes for listed rows; see `products.listed_rows`."""
     return list(reversed(_sizes(panels, features)))
 
 
@@ -93,8 +93,8 @@ def _rows(m: int, panels: QuantisedPanels, features: Features, rows: int) -> int
 
 
 def _sizes(panels: QuantisedPanels, features: Features) -> list[int]:
-    """Return the rows that blocks may have, the most first. A block reads a panel at a time, because memory is fastest
-    as one stream."""
+    """Return the possible numbers of rows of a block, in descending order. A block reads one panel at a time, because
+    memory is fastest as one stream."""
     form = RowForm.of(panels, features)
     most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
@@ -110,10 +110,10 @@ def block_kernel(
     (`PackedProduct.make`).
 
     Args:
-        name: without tile and dtype.
-        rows_bytes: bytes of a block of the summed dimension in a packed block of so many rows.
-        add: the sums, f32 [16] for each row, after a block; its arguments are the function, the tile, pointers to the
-            block's packed rows and to its weights, and the sums before it.
+        name: name of the kernel, without tile and dtype.
+        rows_bytes: returns the bytes of a block of the summed dimension in a packed block of a number of rows.
+        add: returns the sums, f32 [16] for each row, after a block; its arguments are the function, the tile, pointers
+            to the block's packed rows and to its weights, and the previous sums.
     """
 
     def make(module: Module, tile: Tile, dtype: str) -> Function:
@@ -134,12 +134,12 @@ def block_kernel(
     return make
 
 
-# The sums of a tile are in the order of its rows, and each row has one for each part.
+# The sums of a tile are in the order of its rows, with one sum per part of each row.
 
 
 def _step_quads(panels: QuantisedPanels, form: RowForm) -> int:
-    """Return the quads whose codes are read together: whole lines of all planes, several lines where they divide a
-    group."""
+    """Return the number of quads whose codes are read together: whole lines of all planes, or several lines if they
+    divide a group."""
     step = lcm(*(plane.quads for plane in panels.layout.planes))
     while step < _QUADS_AT_ONCE[form.kind] and panels.quads % (2 * step) == 0:
         step *= 2
@@ -153,7 +153,7 @@ def _add_block(
     """Return the sums of the rows of a tile after a block."""
     heads = BlockHeads(f, panels, weights)
     step, group_bytes = _step_quads(panels, form), _group_bytes(form, panels, tile.rows)
-    groups = max(1, step // panels.quads)  # that are read together
+    groups = max(1, step // panels.quads)  # groups that are read together
     kernel = _Kernel(f, panels, form, features, tile, heads)
 
     def several(first: Value | int, a: Value, sums: Sequence[Value]) -> list[Value]:
@@ -171,7 +171,7 @@ def _add_block(
 
 
 class _Kernel:
-    """The sums of one group after another of a block."""
+    """Computation of the sums of a block, group by group."""
 
     def __init__(
         self, f: Function, panels: QuantisedPanels, form: RowForm, features: Features, tile: Tile, heads: BlockHeads
@@ -196,7 +196,7 @@ class _Kernel:
         return added if factors is None else self._with_minimums(factors, a, added)
 
     def _corrections(self, first: Value | int, number: int, a: Value) -> Sequence[Value | None]:
-        """Return what zero points add to the sums of a group, None for nothing."""
+        """Return the terms that zero points add to the sums of a group; None where there is none."""
         f, form, rows, panels = self.f, self.form, self.tile.rows, self.panels
         zeros = self.heads.zeros(first, number)
         if zeros is None and (not panels.offset or form.reads_signed(panels)):
@@ -210,7 +210,7 @@ class _Kernel:
         return [value * zeros for value in spread]
 
     def _with_minimums(self, factors: Value, a: Value, sums: Sequence[Value]) -> list[Value]:
-        """Return the sums of rows with the minimums of a group times the sums of their numbers."""
+        """Return the sums of rows plus a group's minimums times the sums of its numbers."""
         f, rows, added = self.f, len(sums), []
         for row, state in enumerate(sums):
             below = f.load(a + 4 * (rows * (1 + self.form.sums) + row), F32)  # minus the sum of the group
@@ -218,7 +218,7 @@ class _Kernel:
         return added
 
     def _quads(self, quad: tuple[Value, int], a: Value, corrections: Sequence[Value | None]) -> list[Value]:
-        """Return the sums of all quads of a group: of a row that of whole integers, or those of its parts."""
+        """Return the sums over all quads of a group: per row one sum of whole integers, or one per part."""
         zero = self.f.splat(0, LANES, I32)
         if self.form.kind != "dot" or not self.form.whole:
             return self._all_quads(quad, a, [zero if value is None else value for value in corrections])
@@ -251,8 +251,8 @@ class _Kernel:
     def _dots(self, begin: Value, static: int, count: int, a: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums after some quads, by products of quads of bytes."""
         f, form, rows = self.f, self.form, self.tile.rows
-        # With few rows each sum would wait for its last addition. Arm has a quarter of a vector in a register, and so
-        # four times as many sums.
+        # With few rows, each sum would wait for its last addition. On Arm a register holds a quarter of a vector, so
+        # there are four times as many sums.
         chains = min(count, 2) if rows <= (1 if form.signed else 2) else 1
         current = [*sums, *[f.splat(0, LANES, I32)] * (len(sums) * (chains - 1))]
         for number, codes in enumerate(self._codes(begin, static, count)):
@@ -265,8 +265,8 @@ class _Kernel:
         return [sum(current[i + len(sums) :: len(sums)], current[i]) for i in range(len(sums))]
 
     def _pairs(self, begin: Value, static: int, count: int, a: Value, sums: Sequence[Value]) -> list[Value]:
-        """Return the sums after some quads, by products of pairs of words: of four neighbors numbers 0 and 2, then 1
-        and 3."""
+        """Return the sums after some quads, by products of pairs of words: elements 0 and 2 of each four, then 1 and
+        3."""
         f, form, rows, current = self.f, self.form, self.tile.rows, list(sums)
         words = vector(I16, 2 * LANES)
         for number, codes in enumerate(self._codes(begin, static, count)):
@@ -283,9 +283,9 @@ class _Kernel:
         return current
 
     def _plain(self, begin: Value, static: int, count: int, a: Value, sums: Sequence[Value]) -> list[Value]:
-        """Return the sums after some quads, in f32, where that is exact."""
+        """Return the sums after some quads, in f32, where f32 is exact."""
         f, rows = self.f, self.tile.rows
-        assert count * QUAD <= _EXACT_K  # `_step_quads` is far below it
+        assert count * QUAD <= _EXACT_K  # `_step_quads` is far below this limit
         current = [f.splat(0.0)] * len(sums)
         for number, codes in enumerate(self._codes(begin, static, count)):
             for byte in range(QUAD):

@@ -1,4 +1,4 @@
-"""Rows of the left operand as the integers that products with weights of 8 and 4 bits sum (quantised_products.py)."""
+"""Rows of the left operand as the integers of products with quantized weights (quantised_products.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sscc.runtime.backends.cpu.products.product_blocks import SIZE, STORED, RowP
 from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
 
 LARGEST = 127 * 256 + 127
-"""The largest magnitude of the integers: with it, both of their parts are signed bytes."""
+"""The largest magnitude of the integers. With this limit, both of their parts are signed bytes."""
 SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _CHUNK = 2 * LANES
 _MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
@@ -39,16 +39,17 @@ WORDS = vector(I16, 2 * LANES)
 
 @dataclass(frozen=True)
 class RowForm:
-    """How integers are packed, and which instructions sum their products with codes.
+    """Packed form of the integers, and the instructions that sum their products with codes.
 
     Attributes:
-        kind: "dot": bytes that are taken four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
-            of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], numbers 0 and 2 of each four,
-            then 1 and 3; "plain": f32 [K / 4][4][2][R].
-        whole: sums of products of codes and whole integers fit i32.
-        parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where `whole`.
-        bits: of the registers that pairs are taken of.
-        signed: the other operand of "dot" is signed bytes (Arm), else unsigned ones (AVX512_VNNI).
+        kind: "dot": bytes that an instruction takes four at a time, [K / 4][2][R][4], the high parts first; "pairs":
+            words of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], elements 0 and 2 of
+            each four, then 1 and 3; "plain": f32 [K / 4][4][2][R].
+        whole: True if sums of products of codes and whole integers fit i32.
+        parts: 2 for a high and a low part of 8 bits each; 1 for "pairs" if `whole`.
+        bits: width of the registers of "pairs".
+        signed: True if the other operand of "dot" consists of signed bytes (Arm), False for unsigned ones
+            (AVX512_VNNI).
     """
 
     kind: Literal["dot", "pairs", "plain"]
@@ -59,7 +60,7 @@ class RowForm:
 
     @classmethod
     def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
-        """Return the one that suits a CPU."""
+        """Return the form that suits a CPU."""
         whole = panels.largest_difference * LARGEST * panels.group < 2**31
         if features.int8_dot or features.signed_dot:
             return cls("dot", whole, signed=not features.int8_dot)
@@ -68,7 +69,7 @@ class RowForm:
         return cls("plain")
 
     def reads_signed(self, panels: QuantisedPanels) -> bool:
-        """Return True if codes are read as signed numbers: of 8 bits, or entries of a table."""
+        """Return True if codes are read as signed numbers: codes of 8 bits, or entries of a table."""
         return self.signed and (panels.flipped or bool(panels.format.codes.table))
 
     @property
@@ -77,17 +78,17 @@ class RowForm:
 
     @property
     def sums(self) -> int:
-        """Sums of a row in a group: of whole integers, or of each part."""
+        """Number of sums of a row in a group: one of whole integers, or one per part."""
         return 1 if self.whole else self.parts
 
     @property
     def quad_bytes(self) -> int:
-        """Of four numbers of a row."""
+        """Bytes of four numbers of a row."""
         return {"dot": 8, "pairs": 8 * self.parts, "plain": 32}[self.kind]
 
     @property
     def head_bytes(self) -> int:
-        """Of a row in a group, before its numbers: the step, minus the sums, and minus the sum times the step."""
+        """Bytes of a row in a group before its numbers: the step, minus the sums, and minus the sum times the step."""
         return 4 * (2 + self.sums)
 
     def group_bytes(self, rows: int, quads: int) -> int:
@@ -95,12 +96,12 @@ class RowForm:
         return rows * (self.head_bytes + quads * self.quad_bytes)
 
     def sum_quads(self, f: Function, sums: Value, codes: Value, parts: Value) -> Value:
-        """i32 lanes plus products of four codes and four parts per lane, of "dot"."""
+        """Return i32 lanes plus the products of four codes and four parts per lane, for "dot"."""
         return (sum_signed_quads if self.signed else sum_quads)(f, sums, codes, parts)
 
 
 def sum_signed_quads(f: Function, sums: Value, a: Value, b: Value) -> Value:
-    """i32 lanes plus products of four signed bytes per lane, by Arm's dot product."""
+    """Return i32 lanes plus the products of four signed bytes per lane, by Arm's dot product."""
     bytes_a, bytes_b, quarters = f.bitcast(a, BYTES), f.bitcast(b, BYTES), []
     for at in range(0, LANES, LANES // 4):
         of_bytes = range(QUAD * at, QUAD * at + LANES)
@@ -112,7 +113,7 @@ def sum_signed_quads(f: Function, sums: Value, a: Value, b: Value) -> Value:
 
 
 def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
-    """Products of two signed words of 16 bits per lane of i32, summed, by instructions of 256 or 512 bits."""
+    """Return the sums of products of two signed words of 16 bits per i32 lane, by instructions of 256 or 512 bits."""
     if bits == 512:
         return f.intrinsic("llvm.x86.avx512.pmaddw.d.512", [a, b], _LANES32)
     halves = [[f.shuffle(value, value, range(at, at + LANES)) for value in (a, b)] for at in (0, LANES)]
@@ -121,7 +122,7 @@ def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
 
 
 def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value:
-    """i32 lanes plus products of four unsigned and four signed bytes per lane, by AVX512_VNNI."""
+    """Return i32 lanes plus the products of four unsigned and four signed bytes per lane, by AVX512_VNNI."""
     operands = [sums, f.bitcast(unsigned, BYTES), f.bitcast(signed, BYTES)]
     return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", operands, _LANES32)
 
@@ -129,8 +130,8 @@ def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value
 def pack_block(
     dtype: str, form: RowForm, panels: QuantisedPanels, module: Module, rows: int, places: RowPlaces
 ) -> Function:
-    """Return the private function that packs rows first .. first + rows - 1 as kernels read them; `rows` is 1, 2, 4 or
-    8."""
+    """Return the private function that packs rows first .. first + rows - 1 in the form that kernels read; `rows` is 1,
+    2, 4 or 8."""
     group, quads = panels.group, panels.quads
     name = f"product_quantise_{dtype}_{form.name}_{group}_{rows}{places.name}"
     if module.has(name):
@@ -144,7 +145,7 @@ def pack_block(
         starts = [source + loop.index * (group * SIZE[dtype]) for source in sources]
         most = largest(f, starts, dtype, group)
         inverses = f.select(most > SMALLEST, f.like(LARGEST, most) / most, 0.0)
-        # The last lanes may write beyond the group; the group that follows overwrites that.
+        # The last lanes may be written behind the group; the next group overwrites them.
         sums = _split_rows(f, starts, dtype, group, inverses, head + form.head_bytes * rows, form)
         folded = 0 - _fold(f, sums, form.parts * rows)
         each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
@@ -172,7 +173,7 @@ def _chunks(f: Function, group: int, state: Sequence[Value], add: Chunk) -> list
 
 
 def load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes: int) -> Value:
-    """Return elements of a group from the first on as they are stored, zeros after `count`."""
+    """Return elements of a group from the first on in their stored form, with zeros after `count`."""
     type, pointer = vector(STORED[dtype], lanes), start + first * SIZE[dtype]
     if count >= lanes:
         return f.load(pointer, type)
@@ -180,9 +181,10 @@ def load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes:
 
 
 def largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Value:
-    """Return the largest magnitude of a group of each row, f32 [rows].
+    """Return the largest magnitude in a group for each row, f32 [rows].
 
-    Magnitudes are compared as integers: floats without a sign have the order of their bits. NaN is the largest.
+    Magnitudes are compared as integers, because the bits of non-negative floats are in numeric order. NaN is the
+    largest.
     """
     bits, lanes = (I16, 2 * LANES) if dtype == "bf16" else (I32, LANES)
 
@@ -219,8 +221,8 @@ def _largest_lanes(f: Function, vectors: Sequence[Value]) -> Value:
 def _split_rows(
     f: Function, starts: Sequence[Value], dtype: str, group: int, inverses: Value, out: Value, form: RowForm
 ) -> Value:
-    """Write the numbers of a group of all rows. Return their sums as i32, lane i being of part i // rows % form.parts
-    of row i % rows."""
+    """Write the numbers of a group of all rows. Return their sums as i32; lane i holds the sum of part i // rows %
+    form.parts of row i % rows."""
     rows = len(starts)
     factors = [f.broadcast(f.extract(inverses, row), LANES) for row in range(rows)]
 
@@ -230,7 +232,7 @@ def _split_rows(
             halves = [f.widen(load(f, start, dtype, first + at, count - at, LANES)) for at in (0, LANES)]
             packed.append(_as_form(f, [integers(f, half * factor) for half in halves], form))
         at = out + first * (rows * form.quad_bytes // QUAD)
-        # Per row some vectors, each of which has neighbours in those of the other rows.
+        # Each row has several vectors, each of which is stored beside the corresponding vectors of the other rows.
         dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
         for number, line in enumerate(dense):
             f.store(line, at + LINE * number)
@@ -243,7 +245,7 @@ def _split_rows(
 
 
 def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
-    """The sums with the numbers of a vector added, lane by lane."""
+    """Return the sums plus the numbers of a vector, lane by lane."""
     if form.kind == "dot":
         return form.sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
     if form.kind == "pairs":
@@ -252,14 +254,14 @@ def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
 
 
 def _neighbours(f: Function, column: Sequence[Sequence[Value]]) -> list[Value]:
-    """The vectors of a column, one per row and part, with what they have in the same lane side by side: part after
-    part, and in it row after row."""
+    """Return the vectors of a column, one per row and part, interleaved by lane: part by part, and within a part row by
+    row."""
     return interleave(f, [vectors[part] for part in range(len(column[0])) for vectors in column])
 
 
 def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[Value, ...]]:
-    """Return 32 integers of a row: vectors of 16 lanes in the order in which they are stored, those of several parts
-    that are stored side by side together."""
+    """Return 32 integers of a row in their stored form: vectors of 16 lanes in stored order. Vectors of several parts
+    that are stored side by side are grouped."""
     if form.kind == "dot":
         return [(_as_quads(f, halves),)]
     if form.kind == "pairs" and form.parts == 1:
@@ -276,7 +278,7 @@ def integers(f: Function, scaled: Value) -> Value:
 
 
 def split(f: Function, integer: Value) -> tuple[Value, Value]:
-    """Return the high and the low part of integers of 16 or 32 bits, of which the high part has 8 bits."""
+    """Return the high and the low part of integers of 16 or 32 bits; the high part has 8 bits."""
     spare = {I16: 8, I32: 24}[element_of(integer.type)]
     low = f.binary("arith.shrsi", integer << spare, spare)
     return f.binary("arith.shrsi", integer - low, 8), low
@@ -289,33 +291,34 @@ def _words(f: Function, halves: Sequence[Value], lanes: Sequence[int]) -> Value:
 
 
 def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
-    """Return 32 integers as words of 16 bits, two in a lane: of each four, numbers 0 and 2, then 1 and 3."""
+    """Return 32 integers as words of 16 bits, two in a lane: elements 0 and 2 of each four, then 1 and 3."""
     lanes = [quad + at for quad in range(0, 2 * LANES, QUAD) for at in (0, 2, 1, 3)]
     return f.bitcast(_words(f, halves, lanes), _LANES32)
 
 
 def _as_quads(f: Function, halves: Sequence[Value]) -> Value:
-    """Return the parts of 32 integers as bytes, quads in i32 lanes, each quad of high parts before that of low ones."""
+    """Return the parts of 32 integers as bytes, with quads in i32 lanes, each quad of high parts before its low
+    parts."""
     parts = split(f, _words(f, halves, range(2 * LANES)))
     high, low = (f.bitcast(f.cast("arith.trunci", part, I8), vector(I32, LANES // 2)) for part in parts)
     return f.shuffle(high, low, [quad + LANES // 2 * part for quad in range(LANES // 2) for part in range(2)])
 
 
 def _as_floats(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
-    """The parts of 32 elements as f32, each high one before the low one: 4 vectors."""
+    """Return the parts of 32 elements as f32, each high part before its low part: 4 vectors."""
     return [
         line for high_low in halves for line in interleave(f, [f.cast("arith.sitofp", part, F32) for part in high_low])
     ]
 
 
 def joined(f: Function, parts: Sequence[Value]) -> Value:
-    """Return the sum of a high part and a low one, or that of whole integers, as f32."""
+    """Return the sum of a high part and a low one, or the sum of whole integers, as f32."""
     high, *low = (f.cast("arith.sitofp", part, F32) for part in parts)
     return f.fma(high, f.like(256.0, high), low[0]) if low else high
 
 
 def _fold(f: Function, value: Value, lanes: int) -> Value:
-    """Lanes i, i + lanes, i + 2 * lanes, .. added, for i < lanes."""
+    """Return the sums of lanes i, i + lanes, i + 2 * lanes, .., for i < lanes."""
     while (half := lanes_of(value.type) // 2) >= lanes:
         value = f.shuffle(value, value, range(half)) + f.shuffle(value, value, range(half, 2 * half))
     return value

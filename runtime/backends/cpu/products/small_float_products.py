@@ -1,11 +1,11 @@
 """Products with weights of small floats (e4m3, f16): out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
 
-out[m, n] = sum over the groups of (sum over k of a[m, k] * code[n, k]) * scale[n, group], for a range of n, all in f32:
-the even k of a group in one chain of fused multiply-adds, the odd k in another, which are added; the product with the
-scale is fused with the addition to the groups before. A block of floats without a scale is a group whose sum is added
-as it is. So the bits of a result are the same for every number of rows, and in every range of n.
+out[m, n] = sum over the groups of (sum over k of a[m, k] * code[n, k]) * scale[n, group], all in f32. The even k of a
+group form one chain of fused multiply-adds and the odd k another; the two sums are added. The product with the scale is
+fused with the addition to the previous groups' sum. A block of floats without a scale is a group whose sum is added
+unscaled. The bits of a result are therefore the same for every number of rows, and in every range of n.
 
-Packed rows are those of products with weights of f32: blocks of R rows as f32 [K][R].
+Packed rows are those of products with f32 weights: blocks of R rows as f32 [K][R].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LINES_AT_ONCE = {"e4m3": 1, "f16": 2}
 def small_float_product(
     a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
 ) -> PackedProduct:
-    """As `products.packed_product`."""
+    """Return the product with small float weights; see `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
     m = row_count(a)
     tile = next(tile for tile in _tiles(features) if tile.rows <= (rows or m))
@@ -52,12 +52,12 @@ def small_float_product(
 
 
 def listed_rows(features: Features) -> list[int]:
-    """As `products.listed_rows`."""
+    """Return the block sizes for listed rows; see `products.listed_rows`."""
     return [tile.rows for tile in reversed(_tiles(features))]
 
 
 def _tiles(features: Features) -> list[Tile]:
-    """Return the tiles from the largest on. They read a panel at a time."""
+    """Return the tiles, largest first. A tile reads one panel at a time."""
     most = FLOAT8_TILE_ROWS // (1 if features.wide_registers else 4)
     return [Tile(rows, 1) for rows in (8, 4, 2, 1) if rows <= most]
 
@@ -65,7 +65,7 @@ def _tiles(features: Features) -> list[Tile]:
 def _add_group(
     panels: QuantisedPanels, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
 ) -> list[Value]:
-    """Return the sums of the rows of a tile after a block, which is a group."""
+    """Return the sums of the rows of a tile after a block, which is one group."""
     sums = _group_sums(f, panels, tile, a, weights + panels.layout.planes[0].offset)
     scales = BlockHeads(f, panels, weights).scales(0, 0)
     if scales is None:
@@ -96,7 +96,7 @@ def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, line
 def _add_numbers(
     f: Function, kind: str, rows: int, count: int, a: Value, weights: Value, sums: list[Value]
 ) -> list[Value]:
-    """Return the sums after `count` k, the weights of which begin at `weights`."""
+    """Return the sums after `count` k, whose weights begin at `weights`."""
     for k in range(count):
         numbers = widened(f, weights + k * (LANES * FLOAT_BYTES[kind]), kind)
         for row in range(rows):

@@ -1,4 +1,4 @@
-"""Numbers of quantized weights one row at a time: rows of a table, and weights that no product reads packed."""
+"""Numbers of quantized weights, row by row: look-ups in a table, and weights that no product reads packed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def lower_stored(
     features: Features,
     packed: Mapping[str, Panels | QuantisedPanels],
 ) -> Lowered:
-    """One phase, in units of rows of the result. See `Dequantize` and `LookUp`.
+    """Lower one phase, in units of rows of the result. See `Dequantize` and `LookUp`.
 
     Args:
-        packed: how operands are packed, by the names that the step uses.
+        packed: packed layouts of operands, by the names that the step uses.
 
     Raises:
-        InputError: a row is not contiguous, or a table that is looked up in is not packed.
+        InputError: a row is not contiguous, or the table of a look-up is not packed.
     """
     if isinstance(step, Dequantize):
         check_strides(step.kind, dict(operands), (step.out, *(part.bytes for part in step.parts)))
@@ -79,7 +79,8 @@ def _block(
     f: Function, panels: QuantisedPanels, features: Features, block: Value, numbers: Value, lane: Value, out: Value,
     dtype: str,
 ) -> None:  # fmt: skip
-    """Write the numbers of one output of a block of a panel: those of all 16 outputs are computed, into `numbers`."""
+    """Write the numbers of one output of a block of a panel. The numbers of all 16 outputs are computed, into
+    `numbers`."""
     if panels.floating:
         _float_block(f, panels, block, numbers, lane, out, dtype)
         return
@@ -95,7 +96,7 @@ def _block(
 def _float_block(
     f: Function, panels: QuantisedPanels, block: Value, numbers: Value, lane: Value, out: Value, dtype: str
 ) -> None:
-    """As `_block`, of weights that are small floats."""
+    """Write the numbers of one output of a block of small floats, like `_block`."""
     kind = panels.format.codes.kind
     scales, factor = BlockHeads(f, panels, block).scales(0, 0), FLOAT8_FACTOR if kind == "e4m3" else 1.0
     lines = block + panels.layout.planes[0].offset
@@ -107,7 +108,7 @@ def _float_block(
 
 @dataclass(frozen=True)
 class _BlockReader:
-    """The numbers of a block of a panel, a few quads at a time."""
+    """Reader of the numbers of a block of a panel, a few quads at a time."""
 
     f: Function
     panels: QuantisedPanels
@@ -174,7 +175,7 @@ def _dequantize(step: Dequantize, raw: _RawRow, context: Context) -> None:
 
 
 class _RawRow:
-    """The numbers of a row from its stored parts, one after another. Rarely needed: products read packed weights."""
+    """Numbers of a row, computed from its stored parts one at a time. Rarely used: products read packed weights."""
 
     def __init__(self, weight_format: WeightFormat, columns: int) -> None:
         self.format, self.columns = weight_format, columns
@@ -187,7 +188,7 @@ class _RawRow:
         return self._pieces.nbytes
 
     def write(self, f: Function, parts: Sequence[Value], scratch: Value, out: Value, dtype: str) -> None:
-        """Write the numbers of a block whose parts begin at these addresses."""
+        """Write the numbers of a block whose parts are at these addresses."""
         fields, pieces = self.format.fields, self._pieces.at(scratch)
         stored = {id(field): pieces[f"{number}"] for number, field in enumerate(fields)}
         for field in fields:
@@ -229,7 +230,7 @@ class _RawRow:
             f.store(_interpreted(f, field, f.load(pointer, I32)), pointer)
 
     def _run(self, f: Function, run: Run, part: Value, out: Value, *, joins: bool) -> None:
-        """Write the bits of the numbers of a run, i32, or add them to those that are there."""
+        """Write the bits of the numbers of a run, i32, or add them to the bits already written."""
         levels = DIGITS if run.base == 3 else (8 - run.low) // run.bits
         with f.loop(0, -(-run.count // (levels * run.side))) as byte, f.loop(0, run.side) as column:
             stored = f.load(part + byte.index * run.side + column.index + run.at, I8)
@@ -260,7 +261,7 @@ def _float(f: Function, pointer: Value, kind: str) -> Value:
 
 
 def _interpreted(f: Function, field: Field, bits: Value) -> Value:
-    """Return the number of the bits of an integer field, f32."""
+    """Return the value of the bits of an integer field, f32."""
     if field.table:
         value = f.constant(field.table[0], I32)
         for code, entry in enumerate(field.table[1:], 1):

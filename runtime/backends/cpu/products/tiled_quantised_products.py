@@ -1,12 +1,12 @@
-"""Products with quantized weights by tile registers (AMX_INT8): many rows, the bits of `quantised_products`.
+"""Products of many rows with quantized weights in tile registers (AMX_INT8), bit-identical to `quantised_products`.
 
 A tile register multiplies 16 rows of up to 64 bytes, signed parts of integers, by 16 quads of unsigned codes of 16
 outputs, and sums in i32, which is exact. The codes of a block of a panel are unpacked to bytes once for all rows of a
-kernel. After each group the sums leave the registers, and are scaled and added to those of the groups before, row by
-row, by the operations of `quantised_products` in their order.
+kernel. After each group the sums are stored, scaled and added to those of the previous groups, row by row, with the
+operations of `quantised_products` in the same order.
 
-Packed rows, in blocks of R = 16 or 32 rows, per group: heads as there; then the parts in steps of up to 64 numbers,
-[steps][2][R][numbers of a step] bytes, the high parts first.
+Packed rows, in blocks of R = 16 or 32 rows, contain per group: the heads of `quantised_products`; then the parts in
+steps of up to 64 numbers, [steps][2][R][numbers of a step] bytes, the high parts first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sscc.runtime.backends.cpu.products.quantised_rows import (
 )
 
 TILE_SIZES = (2 * LANES, LANES)
-"""Rows of blocks, the most first."""
+"""Numbers of rows of a block, in descending order."""
 _TILE = LANES * TILE_ROW
 _LARGEST_BLOCK = 1 << 12
-"""Numbers of a block whose codes a kernel unpacks at most."""
+"""Maximum number of codes of a block that a kernel unpacks."""
 _PARTS = 2
 _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
@@ -43,11 +43,11 @@ _LANESF = vector(F32, LANES)
 
 @dataclass(frozen=True)
 class TileForm:
-    """The form of packed integers for tile registers.
+    """Form of packed integers for tile registers.
 
     Attributes:
-        row: the form of sums and heads.
-        group: numbers that share a scale.
+        row: form of sums and heads.
+        group: number of elements that share a scale.
     """
 
     row: RowForm
@@ -55,7 +55,7 @@ class TileForm:
 
     @classmethod
     def of(cls, panels: QuantisedPanels, features: Features) -> TileForm | None:
-        """Return the form for a CPU; None where it has no such registers, or groups do not fit them."""
+        """Return the form for a CPU; None if it has no tile registers, or groups do not fit them."""
         steps = panels.group <= TILE_ROW or panels.group % TILE_ROW == 0
         fits = panels.group % LANES == 0 and steps and panels.format.block <= _LARGEST_BLOCK
         row = RowForm.of(panels, features)
@@ -67,7 +67,7 @@ class TileForm:
 
     @property
     def step(self) -> int:
-        """Numbers of a row that a register holds."""
+        """Number of elements of a row in a register."""
         return min(self.group, TILE_ROW)
 
     @property
@@ -79,14 +79,14 @@ class TileForm:
         return rows * (self.row.head_bytes + _PARTS * self.group)
 
     def registers(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """Rows and bytes of a row of the tile registers that kernels use: sums, those of the high parts first, then one
-        of rows, then one of codes."""
+        """Return the rows and bytes per row of the tile registers that kernels use: sums, with those of the high parts
+        first, then one register of rows, then one of codes."""
         sums = ((LANES, TILE_ROW),) * (_PARTS * (rows // LANES))
         return (*sums, (LANES, self.step), (self.step // QUAD, TILE_ROW))
 
 
 def pack_tiles(dtype: str, form: TileForm, module: Module, rows: int, places: RowPlaces) -> Function:
-    """Return the private function that packs rows first .. first + rows - 1 as kernels read them."""
+    """Return the private function that packs rows first .. first + rows - 1 in the form that kernels read."""
     name = f"product_quantise_{dtype}_{form.name}_{form.group}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
@@ -133,7 +133,7 @@ def _pack_group(
 def tile_kernel(
     name: str, form: TileForm, panels: QuantisedPanels, features: Features
 ) -> Callable[[Module, Tile, str], Function]:
-    """As `quantised_products.block_kernel`."""
+    """Return the kernel of a tile; see `quantised_products.block_kernel`."""
 
     def make(module: Module, tile: Tile, dtype: str) -> Function:
         full_name = f"{name}_{tile.rows}x1_{dtype}"
@@ -149,7 +149,7 @@ def tile_kernel(
 
 
 class _Kernel:
-    """A tile of one panel, out[rows, 16]."""
+    """Computation of a tile of one panel, out[rows, 16]."""
 
     def __init__(self, f: Function, form: TileForm, panels: QuantisedPanels, features: Features, rows: int) -> None:
         self.f, self.form, self.panels, self.features, self.rows = f, form, panels, features, rows
@@ -210,7 +210,7 @@ class _Kernel:
             f.store_tile(register, self.sums + register * _TILE, LANES)
 
     def _add(self, a: Value, heads: BlockHeads, group: Value) -> None:
-        """Add the sums of a group to those of the rows."""
+        """Add the sums of a group to those of the previous groups."""
         f, panels, rows, form = self.f, self.panels, self.rows, self.form.row
         scales, factors, zeros = heads.scales(group, 0), heads.below(group, 0), heads.zeros(group, 0)
         if zeros is not None and panels.flipped:

@@ -16,7 +16,7 @@ from sscc.runtime.session.slot_message import SlotMessage
 
 
 @dataclass(eq=False)
-class Job:
+class RequestState:
     """State of a request in the engine. Mutable fields are read and written under the engine's lock.
 
     Attributes:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.serving.engine.constraints import GrammarCompiler
 from sscc.runtime.serving.engine.executor import Executor, News
-from sscc.runtime.serving.engine.job import Job
 from sscc.runtime.serving.engine.metrics import Figures
 from sscc.runtime.serving.engine.request import Completion, Piece
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.serving.engine.transcript import Transcript
 from sscc.runtime.session.slot_message import SlotMessage
 
@@ -27,7 +27,7 @@ READ_AT_ONCE = 64
 
 
 class Opened(Protocol):
-    """The part of an engine that a ticket needs."""
+    """The part of an engine that a handle needs."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
@@ -39,7 +39,7 @@ class Opened(Protocol):
     def signature(self) -> Signature: ...
 
 
-class Ticket:
+class RequestHandle:
     """Handle of a submitted request. Its methods may be called from any thread and repeatedly: each reader starts at
     the first token.
 
@@ -49,17 +49,17 @@ class Ticket:
         id: number of the request; the engine counts from 0.
     """
 
-    def __init__(self, engine: Opened, executor: Executor, job: Job) -> None:
-        self.id = job.id
+    def __init__(self, engine: Opened, executor: Executor, state: RequestState) -> None:
+        self.id = state.id
         self._engine = engine  # this reference keeps the engine open while somebody waits
         self._executor = executor
-        self._job = job
+        self._state = state
         self._stopped = False
-        weakref.finalize(self, executor.end, job, "cancelled")
+        weakref.finalize(self, executor.end, state, "cancelled")
 
     def cancel(self) -> None:
         """End the request before the engine's next step; does nothing if it has ended."""
-        self._executor.end(self._job, "cancelled")
+        self._executor.end(self._state, "cancelled")
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the request's output as it is generated. Closing or dropping the iterator before the last piece cancels
@@ -70,7 +70,7 @@ class Ticket:
         transcript, ended = self._transcript(), False
         try:
             while not ended:
-                news = self._executor.wait(self._job, transcript.read, whole=False)
+                news = self._executor.wait(self._state, transcript.read, whole=False)
                 if news is not None:
                     piece = self._read(transcript, news)
                     ended = piece.finish is not None
@@ -89,12 +89,12 @@ class Ticket:
                 searches for these strings.
         """
         transcript, ended = self._transcript(), False
-        waits = interval > 0 and not self._job.request.stop
+        waits = interval > 0 and not self._state.request.stop
         try:
             while not ended:
                 if waits and transcript.read:
                     await self._moment(interval)
-                news = await self._executor.wait_async(self._job, transcript.read, whole=False)
+                news = await self._executor.wait_async(self._state, transcript.read, whole=False)
                 piece = await self._aread(transcript, news)
                 ended = piece.finish is not None
                 yield piece
@@ -107,32 +107,32 @@ class Ticket:
         now = asyncio.get_running_loop().time()
         with suppress(TimeoutError):
             async with asyncio.timeout_at((now // interval + 1) * interval):
-                await self._executor.wait_async(self._job, 0, whole=True)
+                await self._executor.wait_async(self._state, 0, whole=True)
 
     @property
     def prompt_tokens(self) -> int:
         """Number of tokens of the submitted prompt."""
-        return self._job.prompt_tokens
+        return self._state.prompt_tokens
 
     @property
     def cached_tokens(self) -> int:
         """Number of prompt tokens that did not have to be prefilled, because they were cached; 0 before the prefill."""
-        return self._job.cached
+        return self._state.cached
 
     @property
     def figures(self) -> Figures:
         """Figures of the request so far. It counts as ended by a stop string once a reader has found the string."""
-        figures = self._executor.figures(self._job)
+        figures = self._executor.figures(self._state)
         return replace(figures, finish="stop") if self._stopped else figures
 
     async def aslot(self) -> SlotMessage | None:
         """Return the slot of a request with `Request.keep_slot` after its prefill; None if the request was cancelled or
         timed out before. Raises the exception that ended the engine, if it failed."""
-        return await self._executor.wait_prefilled(self._job)
+        return await self._executor.wait_prefilled(self._state)
 
     def taken(self) -> None:
         """End a request with `Request.keep_slot`, after its slot has been sent to another process."""
-        self._executor.end(self._job, "prefilled")
+        self._executor.end(self._state, "prefilled")
 
     def result(self, timeout: float | None = None) -> Completion:
         """Wait for the end of the request, and return its result.
@@ -141,7 +141,7 @@ class Ticket:
         engine, if it failed.
         """
         until = None if timeout is None else perf_counter() + timeout
-        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        transcript, read, whole = self._transcript(), _Read(), not self._state.request.stop
         while not read.add(self._read(transcript, self._news(transcript.read, until, whole=whole))):
             pass
         self._news(transcript.read, until, whole=True)
@@ -149,15 +149,15 @@ class Ticket:
 
     async def aresult(self) -> Completion:
         """`result` for asyncio. Cancelling the task does not cancel the request."""
-        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        transcript, read, whole = self._transcript(), _Read(), not self._state.request.stop
         wait, ended = self._executor.wait_async, False
         while not ended:
-            ended = read.add(await self._aread(transcript, await wait(self._job, transcript.read, whole=whole)))
-        await wait(self._job, transcript.read, whole=True)
+            ended = read.add(await self._aread(transcript, await wait(self._state, transcript.read, whole=whole)))
+        await wait(self._state, transcript.read, whole=True)
         return self._completion(read.whole())
 
     def _transcript(self) -> Transcript:
-        request, grammars = self._job.request, self._engine.grammars
+        request, grammars = self._state.request, self._engine.grammars
         matcher = None
         if request.stop and request.grammar is not None and grammars is not None:
             matcher = grammars.text_matcher(request.grammar)
@@ -172,7 +172,7 @@ class Ticket:
 
     def _news(self, start: int, until: float | None, *, whole: bool) -> News:
         news = self._executor.wait(
-            self._job, start, whole=whole, timeout=None if until is None else until - perf_counter()
+            self._state, start, whole=whole, timeout=None if until is None else until - perf_counter()
         )
         if news is None:
             raise TimeoutError(f"request {self.id} has not ended in time")
@@ -181,14 +181,14 @@ class Ticket:
     def _read(self, transcript: Transcript, news: News) -> Piece:
         """Return the next piece, and end the request at a stop string."""
         if news.error is not None:
-            raise news.error.with_traceback(self._job.trace)  # drops the frames that other readers have added
+            raise news.error.with_traceback(self._state.trace)  # drops the frames that other readers have added
         is_first = transcript.read == 0
         piece = transcript.take(news.tokens, news.logprobs, news.finish)
-        if is_first and self._job.prompt_logprobs and (piece.tokens or piece.finish is not None):
-            piece = replace(piece, prompt_logprobs=tuple(self._job.prompt_logprobs))
+        if is_first and self._state.prompt_logprobs and (piece.tokens or piece.finish is not None):
+            piece = replace(piece, prompt_logprobs=tuple(self._state.prompt_logprobs))
         if piece.finish == "stop":
             self._stopped = True
-            self._executor.end(self._job, "stop")
+            self._executor.end(self._state, "stop")
         return piece
 
     async def _aread(self, transcript: Transcript, news: News) -> Piece:
@@ -198,33 +198,33 @@ class Ticket:
         return await asyncio.to_thread(self._read, transcript, news)
 
     def _completion(self, whole: Piece) -> Completion:
-        job = self._job
+        state = self._state
         assert whole.finish is not None  # completions are made of ended requests only
-        assert job.ended is not None
-        prompt, geometry = len(job.prompt), self._engine.signature.plan.main.geometry
+        assert state.ended is not None
+        prompt, geometry = len(state.prompt), self._engine.signature.plan.main.geometry
         length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
-        kept = geometry.kept_rows(length) if job.prefilled else 0
+        kept = geometry.kept_rows(length) if state.prefilled else 0
         return Completion(
             tokens=whole.tokens,
             text=whole.text,
             logprobs=whole.logprobs,
             finish=whole.finish,
-            prompt_tokens=job.prompt_tokens,
+            prompt_tokens=state.prompt_tokens,
             kept_rows=kept,
-            evicted_rows=length - kept if job.prefilled else 0,
+            evicted_rows=length - kept if state.prefilled else 0,
             cached_tokens=self.cached_tokens,
-            queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
-            first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
-            seconds=job.ended - job.submitted,
-            left_out_tokens=job.prompt_tokens - prompt,
+            queued_seconds=(state.ended if state.admitted is None else state.admitted) - state.submitted,
+            first_token_seconds=(state.ended if state.first_token is None else state.first_token) - state.submitted,
+            seconds=state.ended - state.submitted,
+            left_out_tokens=state.prompt_tokens - prompt,
             prompt_logprobs=whole.prompt_logprobs,
         )
 
 
-def cancel_all(tickets: Sequence[Ticket]) -> None:
+def cancel_all(handles: Sequence[RequestHandle]) -> None:
     """Cancel every request that has not ended."""
-    for ticket in tickets:
-        ticket.cancel()
+    for handle in handles:
+        handle.cancel()
 
 
 class _Read:

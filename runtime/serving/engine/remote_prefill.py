@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from sscc.ir.errors import SsccError
-from sscc.runtime.serving.engine.job import Job
+from sscc.runtime.serving.engine.request_state import RequestState
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.prompt import Snapshot
 from sscc.runtime.session.slot_message import SlotMessage
@@ -42,7 +42,7 @@ Outcome = Received | SsccError | None
 """Outcome of a remote prefill; None if the prompt must be prefilled here."""
 
 
-class Elsewhere(Protocol):
+class RemotePrefill(Protocol):
     """Interface to other processes that prefill."""
 
     def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
@@ -73,7 +73,7 @@ class Fetch:
     """
 
     key: bytes
-    waiting: dict[int, Job] = field(default_factory=dict)
+    waiting: dict[int, RequestState] = field(default_factory=dict)
     done: bool = False
     outcome: Outcome = None
     snapshot: Snapshot | None = None
@@ -85,24 +85,24 @@ class Arrivals:
     """Remote prefills of queued requests. Used by the engine's thread only.
 
     Args:
-        elsewhere: processes that prefill.
+        remote_prefill: processes that prefill.
         ahead: maximum number of prompts being prefilled, or waiting for a slot.
-        tell: called from any thread with the outcome of a prefill, which takes effect when the engine's thread handles
-            it.
+        report: called from any thread with the outcome of a prefill, which takes effect when the engine's thread
+            handles it.
     """
 
-    def __init__(self, elsewhere: Elsewhere, ahead: int, tell: Callable[[Fetch, Outcome], None]) -> None:
-        self._elsewhere, self._ahead, self._tell = elsewhere, ahead, tell
+    def __init__(self, remote_prefill: RemotePrefill, ahead: int, report: Callable[[Fetch, Outcome], None]) -> None:
+        self._remote_prefill, self._ahead, self._report = remote_prefill, ahead, report
         self._fetches: OrderedDict[bytes, Fetch] = OrderedDict()
-        self._of_job: dict[int, Fetch] = {}
-        self._asked: OrderedDict[int, Job] = OrderedDict()  # requests whose prefill has not been started
+        self._of_request: dict[int, Fetch] = {}
+        self._asked: OrderedDict[int, RequestState] = OrderedDict()  # requests whose prefill has not been started
 
-    def add(self, job: Job) -> None:
+    def add(self, state: RequestState) -> None:
         """Add a request that waits for its prompt."""
-        self._asked[job.id] = job
+        self._asked[state.id] = state
 
     def begin(
-        self, find: Callable[[Excerpt], Snapshot | None], failed: Callable[[Job, Exception], None]
+        self, find: Callable[[Excerpt], Snapshot | None], failed: Callable[[RequestState, Exception], None]
     ) -> None:
         """Start prefills while there is room, in the order of the requests.
 
@@ -110,41 +110,41 @@ class Arrivals:
             find: returns the cached slot of a prompt, which then needs no prefill.
             failed: called with a request whose prefill cannot be started.
         """
-        for job in list(self._asked.values()):
-            fetch = self._fetches.get(job.prompt.key)
+        for state in list(self._asked.values()):
+            fetch = self._fetches.get(state.prompt.key)
             if fetch is None and len(self._fetches) >= self._ahead:
                 break
-            del self._asked[job.id]
+            del self._asked[state.id]
             try:
-                fetch = fetch or self._started(job, find)
+                fetch = fetch or self._started(state, find)
             except Exception as error:
-                failed(job, error)
+                failed(state, error)
                 continue
             self._fetches[fetch.key] = fetch
-            fetch.waiting[job.id] = job
-            self._of_job[job.id] = fetch
+            fetch.waiting[state.id] = state
+            self._of_request[state.id] = fetch
 
-    def _started(self, job: Job, find: Callable[[Excerpt], Snapshot | None]) -> Fetch:
-        fetch = Fetch(job.prompt.key, snapshot=find(job.prompt))
+    def _started(self, state: RequestState, find: Callable[[Excerpt], Snapshot | None]) -> Fetch:
+        fetch = Fetch(state.prompt.key, snapshot=find(state.prompt))
         fetch.done = fetch.snapshot is not None
         if not fetch.done:
-            fetch.cancel = self._elsewhere.start(job.prompt, job.deadline, partial(self._tell, fetch))
+            fetch.cancel = self._remote_prefill.start(state.prompt, state.deadline, partial(self._report, fetch))
         return fetch
 
-    def ready(self) -> tuple[Job, Fetch] | None:
+    def ready(self) -> tuple[RequestState, Fetch] | None:
         """Return the first request whose remote prefill is done, and the prefill; None if there is none."""
         for fetch in self._fetches.values():
             if fetch.done:
                 return next(iter(fetch.waiting.values())), fetch
         return None
 
-    def drop(self, job: Job) -> None:
+    def drop(self, state: RequestState) -> None:
         """Remove a request that has its slot or has ended. Prefills for which no request waits are given up."""
-        self._asked.pop(job.id, None)
-        fetch = self._of_job.pop(job.id, None)
+        self._asked.pop(state.id, None)
+        fetch = self._of_request.pop(state.id, None)
         if fetch is None:
             return
-        del fetch.waiting[job.id]
+        del fetch.waiting[state.id]
         if not fetch.waiting:
             del self._fetches[fetch.key]
             if not fetch.done:
