@@ -111,7 +111,7 @@ def test_what_a_command_writes_is_checked(tmp_path: Path) -> None:
     assert refused.startswith(f"sscc: error: {tmp_path}/none.mlir cannot be read")
     with pytest.raises(WrongOutput, match="ended with exit code 5:\nsscc: error: "):
         run_commands(("sscc opt %S/none.mlir",), path)
-    with pytest.raises(WrongOutput, match="succeeded, and should fail"):
+    with pytest.raises(WrongOutput, match="succeeded, but must fail"):
         run_commands(("not sscc opt --list-passes",), path)
 
 

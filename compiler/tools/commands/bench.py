@@ -1,4 +1,4 @@
-"""`sscc bench`: speed of an artifact on this machine, and the share of the memory bandwidth that it reaches."""
+"""`sscc bench`: speed of an artifact on this machine, and the share of the memory bandwidth that it uses."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class BenchErrors(ErrorKind):
     TOO_MANY_SLOTS = UsageError, "-b is {asked}, but the program has {slots} slots"
     TOO_MANY_STEPS = UsageError, (
         "{depth} tokens (-d), {steps} steps (-n) and {untimed} untimed steps are {tokens} tokens, but the program "
-        "takes at most {context}: give fewer"
+        "takes at most {context}"
     )
 
 
-TESTS = "tests (N,N,.. for several; each number of steps at each depth and batch)"
-"""Heading of help."""
+TESTS = "tests (N,N,.. for several; every combination of steps, depth and batch is measured)"
+"""Heading of these options in `--help`."""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -68,20 +68,20 @@ class BenchOptions:
     """Options of the tests."""
 
     prompt_tokens: tuple[int, ...] | None = option(
-        None, "tokens of prompts to prefill, 0 for none", "N", group=TESTS, default=f"{PROMPT}, or what fits",
+        None, "tokens of the prefilled prompt, 0 for none", "N", group=TESTS, default=f"{PROMPT}, or the maximum",
         flags=("-p", "--prompt-tokens"), parse=_numbers,
     )  # fmt: skip
     new_tokens: tuple[int, ...] | None = option(
-        None, "steps to decode, 0 for none", "N", group=TESTS, default=f"{NEW}, or what fits", flags=("-n",
-        "--new-tokens"), parse=_numbers,
+        None, "decode steps, 0 for none", "N", group=TESTS, default=f"{NEW}, or the maximum",
+        flags=("-n", "--new-tokens"), parse=_numbers,
     )  # fmt: skip
     depth: tuple[int, ...] | None = option(
-        None, "tokens of the prompt before these steps", "N", group=TESTS, default=f"{DEPTH}, or what fits",
+        None, "tokens in each slot before the decode steps", "N", group=TESTS, default=f"{DEPTH}, or the maximum",
         flags=("-d", "--depth"), parse=_numbers, least=1,
     )  # fmt: skip
     batch: tuple[int, ...] | None = option(
-        None, "slots that decode", "N", group=TESTS, default="1, and all", flags=("-b", "--batch"), parse=_numbers,
-        least=1,
+        None, "active slots of the decode steps", "N", group=TESTS, default="1, and all slots", flags=("-b", "--batch"),
+        parse=_numbers, least=1,
     )  # fmt: skip
     repetitions: int = option(5, "repetitions of each test", "N", group=TESTS, flags=("-r", "--repetitions"), least=1)
 
@@ -185,7 +185,7 @@ class Bench:
         artifact: artifact of the session.
         session: session to measure.
         repetitions: counted repetitions of each test.
-        threads: threads of the session on this machine, also used to measure the bandwidth.
+        threads: threads of the session on this machine. The bandwidth is measured with the same number.
         ranks: number of ranks on this machine, which share its bandwidth.
         advance: callback between repetitions, with the number of finished repetitions of all tests and the total.
         update: callback with the name of the current test.

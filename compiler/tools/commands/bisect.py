@@ -1,4 +1,4 @@
-"""`sscc bisect`: names the first pass after which a model's outputs change."""
+"""`sscc bisect`: search for the first pass that changes a model's outputs."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ sums and, in bf16, where intermediate values are rounded."""
 
 
 class BisectErrors(ErrorKind):
-    STDIN_TWICE = UsageError, "stdin holds one dump: give the name of a file for the other"
-    NOT_TWO_DUMPS = UsageError, "two files are compared as they are: give two .mlir dumps, and no --pass-pipeline"
+    STDIN_TWICE = UsageError, "both dumps are -, but stdin holds one: give a file name for the other"
+    NOT_TWO_DUMPS = UsageError, "two files are compared without passes: give two .mlir dumps, and no --pass-pipeline"
     LACKS_LAYERS = InputError, "{dump} lacks layers, because {cause}: start from the model"
     NOTHING_RUN = (
         UsageError,
-        "no level was reached that can be run: --compile-to or --pass-pipeline ends too early",
+        "no executable level was reached: --compile-to or --pass-pipeline ends too early",
     )
     OUTPUTS_CHANGED = (
         CheckError,
-        "{step} changes the outputs: ||a - b|| / ||b|| is {error:.3g} against {first}, but at most {tolerance:g} is "
-        "rounding",
+        "{step} changes the outputs: ||a - b|| / ||b|| against {first} is {error:.3g}, above the tolerance of "
+        "{tolerance:g}",
     )
-    NOT_RUNNABLE = CheckError, "after {step} the program cannot be run any more: {problem}"
+    NOT_RUNNABLE = CheckError, "the program no longer runs after {step}: {problem}"
 
 
 SEED = 0
 """Seed of tokens and random weights."""
-TRIAL = "what is run and compared"
-"""Heading of help."""
+TRIAL = "inputs and comparison"
+"""Heading of these options in `--help`."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class BisectOptions:
         None, "second dump, compared with the first without running passes", "OTHER.mlir", positional=True
     )
     pass_pipeline: str | None = option(
-        None, "passes to run after those that a dump has been through", "PASSES", default="those of -O"
+        None, "passes to run on the dump or the model", "PASSES", default="the remaining passes of the -O level"
     )
     weight_format: WeightChoice | None = option(
-        None, "format of quantized weights, in which everything is compared: keep, dense, or int8 or int4, then "
-        ":GROUP, then :zero-point", "FORMAT", default="keep for a quantized checkpoint", flags=("--weights",),
+        None, "format of quantized weights in every run: keep, dense, or int8 or int4, then :GROUP, then "
+        ":zero-point", "FORMAT", default="keep for a quantized checkpoint", flags=("--weights",),
         parse=parse_format,
     )  # fmt: skip
     compile_to: str = option_like(CompileOptions, "compile_to", LEVELS[-1], group="", choices=LEVELS[1:])
     tolerance: float | None = option(
-        None, "largest ||a - b|| / ||b|| that counts as rounding", "X", group=TRIAL,
+        None, "largest ||a - b|| / ||b|| that is accepted as rounding", "X", group=TRIAL,
         default=", ".join(f"{value:.0e} in {name}" for name, value in TOLERANCE.items()), least=0, most=FINITE,
     )  # fmt: skip
     prompt_tokens: int | None = option(
@@ -90,13 +90,13 @@ class BisectOptions:
 
 
 def add_arguments(parser: Parser) -> None:
-    model = "model, as of `sscc compile`, or a dumped .mlir, - for one on stdin"
+    model = "model, as for `sscc compile`, or a dump (.mlir); - for a dump on stdin"
     parser.add_options(CompileOptions, ["model"], model=model)
     parser.add_options(BisectOptions)
     names = ("opt_level", "load_pass", "tp", "target", "config", "trust_pt2", "checkpoint")
     parser.add_options(CompileOptions, names, heading="", checkpoint="weights of a dump (default: random ones)")
     parser.add_options(WeightlessOption, heading="", no_weights="use random weights, from the config alone")
-    parser.add_options(CommonOptions, json="print one JSON object a line")
+    parser.add_options(CommonOptions, json="print one JSON object per line")
     records = records_of(CompileOptions)
     parser.add_options(CompileOptions, [name for name in records if records[name].group in (CACHE, GRAPH)])
 
@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
             return _bisect(args, options, _open(options, dump, every_layer=True))
 
 
-# ------------------------------------------------------------------------------------------- where it starts
+# ----------------------------------------------------------------------------------------- starting module
 
 
 def _is_dump(model: Path) -> bool:
@@ -132,7 +132,7 @@ def _is_dump(model: Path) -> bool:
 
 
 def _options(args: argparse.Namespace, dump: ir.Module | None) -> CompileOptions:
-    """The options of the compilation. A dump has its level in its attributes, so no option says it."""
+    """Return the options of the compilation. A dump's attributes contain its level, so no option gives it."""
     others: dict[str, Any] = {"weight_format": args.weight_format}
     if dump is not None:
         from sscc.ir.levels import get_level
@@ -152,7 +152,7 @@ def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool 
     return driver._from_model(options, driver._opened(options, None), every_layer=every_layer)
 
 
-# ------------------------------------------------------------------------------------------------ comparing
+# ----------------------------------------------------------------------------------------------- comparison
 
 
 def _dtype(source: Source) -> str:
@@ -182,7 +182,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
             if not outcome.error <= tolerance:
                 raise _verdict(outcome, first, tolerance)
             first = first or outcome.name
-            update(f"running what follows {outcome.name}")
+            update(f"running the passes after {outcome.name}")
     if not first:
         raise BisectErrors.NOTHING_RUN()
     if not args.json:
@@ -207,7 +207,7 @@ def _outcomes(
             yield bisection.module(shown_name(path), dump)
         return
     loaded = load(options.load_pass)
-    # Before anything runs, which takes a while.
+    # Parsed first, so that a wrong pipeline is reported before a long run.
     asked = None if args.pass_pipeline is None else parse_pipeline(args.pass_pipeline)
     if options.compile_from is not None and is_runnable(module):
         yield bisection.module(shown_name(args.model), module)
@@ -227,7 +227,7 @@ def _outcomes(
 
 
 def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constants: Layout) -> dict[str, Tensor]:
-    """The checkpoint's tensors, random ones where there is no checkpoint, and the constants, if there are any."""
+    """Return the checkpoint's tensors (random tensors without a checkpoint) and the constants of the program."""
     from sscc.compiler.interpret.random_weights import random_tensors
     from sscc.runtime.backends.reference.arrays import to_tensors
 
@@ -237,7 +237,7 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     else:
         names = {name for stack in weights.values() for name in stack.sources}
         tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}
-        # Passes that come later ask for them.
+        # Later passes read them.
         orders = {name: checkpoint.order(name) for name in tensors}
         tensors |= to_tensors({order_of(name): order for name, order in orders.items() if order is not None})
     return {**tensors, **(source.constants() if constants else {})}
@@ -266,7 +266,7 @@ def _print(outcome: StepOutcome, as_json: bool, *, header: bool) -> None:
 
 
 def _record(outcome: StepOutcome) -> dict[str, Any]:
-    """An outcome as JSON can say it: a number that is not finite becomes null."""
+    """Return an outcome as a JSON object, with null for numbers that are not finite."""
     record = asdict(outcome)
     if outcome.difference is not None:
         numbers = asdict(outcome.difference)

@@ -1,4 +1,4 @@
-"""`sscc cache`: the files that sscc keeps for later in the user's cache."""
+"""`sscc cache`: list and removal of the files in sscc's cache folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sscc.ir.sizes import format_bytes
 from sscc.ir.terminal import listing
 
 KINDS = {
-    "models": "artifacts of models that a command compiled",
+    "models": "artifacts of models that commands compiled",
     "weights": "weights packed for native code",
     "native": "native code of schedules",
-    "checkpoints": "places of checkpoints that artifacts refer to",
+    "checkpoints": "paths of the checkpoints that artifacts refer to",
 }
-"""Folders of the cache and their contents, all of which can be made again."""
+"""Folders of the cache and their contents. Removed files are created again when a command needs them."""
 _DAY = 24 * 3600
 
 
@@ -33,7 +33,7 @@ class CacheOptions:
     """Options of the cache."""
 
     clear: tuple[str, ...] | None = option(
-        None, f"remove files of these kinds: {', '.join(KINDS)} (all without a name); they are made again when needed",
+        None, f"remove files of these kinds: {', '.join(KINDS)} (all without a name); commands create them again",
         "KIND", words=True, optional_value=(),
     )  # fmt: skip
 

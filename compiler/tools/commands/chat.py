@@ -1,4 +1,4 @@
-"""`sscc chat`: conversation with a model at a terminal or through a pipe."""
+"""`sscc chat`: a conversation with a model at a terminal or through a pipe."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ SCARCE = 0.25
 """Share of the context below which the number of remaining tokens is shown before every answer."""
 
 HELP = f"""\
-/reset         forget the conversation; the system message stays
-/system TEXT   begin every conversation with this message from now on; - for none, nothing to see it
+/reset         start a new conversation with the same system message
+/system TEXT   set the system message and start a new conversation; "-" removes it, no TEXT shows it
 /stats         figures of the last answer
 /exit          leave; so does Ctrl-D
-{QUOTES}            begins a message of several lines, and ends it
-//             begins a message that begins with /
-Ctrl-C stops an answer; what there is of it stays in the conversation."""
+{QUOTES}            begins and ends a message of several lines
+//             begins a message whose first character is /
+Ctrl-C stops an answer; its text up to there stays in the conversation."""
 
 
 class ChatErrors(ErrorKind):
     NO_TEMPLATE = InputError, "{artifact} has no chat template, so it cannot chat: use sscc run --prompt"
     NO_ROOM = (
         UsageError,
-        "the conversation has {tokens} tokens, which leaves no room for an answer in a context of {context}: the "
-        "message was not sent, /reset starts over",
+        "the conversation has {tokens} tokens, which leaves no room for an answer in a context of {context}; the "
+        "message was not sent (/reset starts a new conversation)",
     )
     ENGINE_FAILED = InternalError, "the engine failed while it generated the answer"
 
@@ -70,7 +70,8 @@ class ChatOptions:
 
     system: str | None = option(None, "system message of the conversation", "TEXT")
     max_new_tokens: int | None = option(
-        None, "longest answer", "N", group=GENERATION, default="as the context permits", least=1, most=MOST_TOKENS
+        None, "maximum tokens of an answer", "N", group=GENERATION, default="the rest of the context", least=1,
+        most=MOST_TOKENS,
     )
 
 
@@ -180,7 +181,7 @@ class Chat:
         if room < 1:
             raise ChatErrors.NO_ROOM(tokens=len(prompt), context=self._max_context)
         if room < SCARCE * self._max_context or (self._max_new_tokens is not None and room < self._max_new_tokens):
-            _say(f"{room} of {self._max_context} tokens of context are left")
+            _say(f"{room} of {self._max_context} tokens of context remain")
         return prompt, room if self._max_new_tokens is None else min(room, self._max_new_tokens)
 
     def _stream(self, prompt_and_room: tuple[tuple[int, ...], int]) -> str:
@@ -237,14 +238,14 @@ class Chat:
         if text:
             self._system = None if text == "-" else text
             self._turns.clear()
-            _say("a new conversation begins with it" if self._system else "a new conversation begins without one")
+            _say(f"new conversation with{' this' if self._system else 'out a'} system message")
         else:
             _say(f"the system message is: {self._system}" if self._system else "there is no system message")
 
 
 def _figures(done: Completion) -> Iterator[str]:
-    known = f" ({done.cached_tokens} of them known from before)" if done.cached_tokens else ""
-    yield f"{done.prompt_tokens} tokens of prompt{known}, {len(done.tokens)} new ({done.finish})"
+    known = f" ({done.cached_tokens} of them cached)" if done.cached_tokens else ""
+    yield f"{done.prompt_tokens} prompt tokens{known}, {len(done.tokens)} new ({done.finish})"
     length = done.kept_rows + done.evicted_rows
     yield f"{done.kept_rows} of {length} positions kept in the cache, {done.evicted_rows} evicted"
     rest = done.seconds - done.first_token_seconds

@@ -29,7 +29,7 @@ UNUSABLE = frozenset(
     (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS, errno.EIO)
 )
 """System errors about a file or folder that the user can fix, wherever they occur."""
-REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
+REPORT_HINT = "this is a bug in sscc: please report it with the output of --traceback"
 
 
 class UnexpectedErrors(ErrorKind):
@@ -65,8 +65,11 @@ def _run(words: list[str], began: float) -> int:
 
 
 def report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
-    """Print an error as one line on stderr, with the faulty line of a text below it, and return the exit code. With
-    `--json` stdout gets it as an object too: kind, message, fields."""
+    """Print an error as one line on stderr, followed by the faulty line of the input, and return the exit code.
+
+    Args:
+        as_json: also print the error on stdout as an object with kind, message and fields.
+    """
     if show_traceback:
         traceback.print_exc()
     hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
@@ -82,8 +85,8 @@ def report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
 
 
 def _described(error: Exception) -> SsccError:
-    """Return an error that sscc did not raise on purpose as one of ours: that of a path which the system refuses names
-    the path, any other one its class and its place in sscc."""
+    """Convert an unexpected exception to an error of sscc. A system error about a file names the path; every other one
+    names the exception's class and the source line."""
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
         return UnexpectedErrors.PATH_UNUSABLE(path=os.fsdecode(error.filename), reason=error.strerror)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
@@ -92,7 +95,7 @@ def _described(error: Exception) -> SsccError:
 
 
 def _silence_stdout() -> None:
-    """Points stdout at /dev/null. Its reader is gone, so the flush at exit would otherwise fail."""
+    """Redirect stdout to /dev/null. Its reader is gone, so the flush at exit would otherwise fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""`sscc compile`: a model becomes an artifact."""
+"""`sscc compile`: compilation of a model to an artifact."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sscc.ir.terminal import send_log_to_stderr
 
 @dataclass(frozen=True)
 class WeightlessOption:
-    """The option that replaces `weights`, for compilations without any."""
+    """The option that replaces `weights` in compilations without weights."""
 
     no_weights: bool = option(
         False, "compile from the config alone, for models too large to load", group=CONTENT, one_of="weights"
@@ -46,7 +46,7 @@ def options_from(args: argparse.Namespace) -> CompileOptions:
 
 
 class CompileCommandErrors(ErrorKind):
-    JSON_BESIDE_OUTPUT = UsageError, "--json prints on stdout, where the output goes too: name a file with --output"
+    JSON_BESIDE_OUTPUT = UsageError, "--json and --output - both write to stdout: give a file name to --output"
 
 
 def main(args: argparse.Namespace) -> int:

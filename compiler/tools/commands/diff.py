@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 DUMP = ".mlir"
 MAIN_GROUP = "main"
-"""Name in paths for the group of layers with the program's geometry, which has no name of its own."""
-TOKENS = "tokens, of artifacts: both are run, greedily"
-"""Heading of help."""
+"""Path component for the group of layers with the program's geometry, which is unnamed."""
+TOKENS = "token comparison (both artifacts run, with greedy sampling)"
+"""Heading of these options in `--help`."""
 
 
 class DiffErrors(ErrorKind):
     DUMPS_DO_NOT_RUN = UsageError, (
-        "a dump is not run or timed, only an artifact is: compile the dumps with `sscc compile`, or leave out the "
-        "prompt, --target and --context"
+        "only artifacts can be run and timed: compile the dumps with `sscc compile`, or leave out the prompt, "
+        "--target and --context"
     )
     OTHER_KIND = UsageError, "{a} and {b} are an artifact and a dump (.mlir): give two artifacts or two dumps"
 
@@ -51,8 +51,8 @@ class DiffOptions:
     """Options of a comparison."""
 
     a: Path = option(MISSING, "artifact, or dump (.mlir)", "A", positional=True)
-    b: Path = option(MISSING, "another one of the same kind", "B", positional=True)
-    all: bool = option(False, "show equal facts, too")
+    b: Path = option(MISSING, "second artifact or dump, of the same kind", "B", positional=True)
+    all: bool = option(False, "show the equal facts, too")
     max_new_tokens: int | None = option(
         None, "tokens to compare", "N", group=TOKENS, default=f"{NEW_TOKENS}, if they fit"
     )
@@ -60,7 +60,7 @@ class DiffOptions:
 
 def add_arguments(parser: Parser) -> None:
     parser.add_options(DiffOptions)
-    parser.add_options(CommonOptions, json="print one JSON object: the facts of both, the names of differing ones")
+    parser.add_options(CommonOptions, json="print one JSON object: the facts of both, and the names of differing facts")
     parser.add_options(ModellingOptions, ["target", "context"])
     parser.add_options(PromptOptions, heading=TOKENS)
     parser.add_options(ExecutionOptions)
@@ -179,7 +179,7 @@ def _operations(module: ir.Module) -> Counter[str]:
     return counts
 
 
-# -------------------------------------------------------------------------------------------------------------- shown
+# ------------------------------------------------------------------------------------------------------------- output
 
 
 def _lines(a: Facts, b: Facts, differing: list[str], everything: bool) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _lines(a: Facts, b: Facts, differing: list[str], everything: bool) -> Iterat
 
 
 def _only(a: Any, b: Any) -> Iterator[str]:
-    """Yield lines with the names that are in only one of two lists; nothing for other values."""
+    """Yield lines with the names that are in only one of two lists, and nothing for other values."""
     if isinstance(a, list) and isinstance(b, list):
         for side, own, other in (("A", a, b), ("B", b, a)):
             names = [item for item in own if isinstance(item, str) and item not in other]
@@ -220,7 +220,7 @@ def _short(name: str, value: Any) -> str:
             return f"{value / 1e9:.4g} GB/s"
         return format_seconds(value) if last.endswith("seconds") else f"{value:.6g}"
     if isinstance(value, list):
-        return f"{len(value)} of them" if value else "none"
+        return f"{len(value)} entries" if value else "none"
     text = "-" if value is None else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}.."
 

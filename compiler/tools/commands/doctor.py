@@ -96,7 +96,7 @@ def _required() -> list[Requirement]:
         return []
     extras = [{"extra": extra} for extra in EXTRAS]
     needed = [item for item in listed if item.marker is None or any(map(item.marker.evaluate, extras))]
-    return [item for item in needed if item.name != "sscc"]  # an extra may name another one
+    return [item for item in needed if item.name != "sscc"]  # an extra may include another extra
 
 
 def _misfit(requirement: Requirement) -> str | None:
@@ -148,9 +148,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         f"compilers  {', '.join(diagnosis.compilers.values()) or 'none found'}",
         f"linkers    {', '.join(diagnosis.linkers.values()) or 'none found'}",
     ]
-    return (
-        lines + [f"problem    {problem}" for problem in diagnosis.problems] + ["all is well"] * (not diagnosis.problems)
-    )
+    return lines + ([f"problem    {problem}" for problem in diagnosis.problems] or ["no problems found"])
 
 
 def _extra(name: str, packages: dict[str, str | None]) -> str:

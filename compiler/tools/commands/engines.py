@@ -1,4 +1,4 @@
-"""Opening of artifacts and sessions for the commands that execute one."""
+"""Artifacts and sessions for the commands that execute a program."""
 
 from __future__ import annotations
 
@@ -30,16 +30,21 @@ class ExecutionErrors(ErrorKind):
 
 @contextmanager
 def traced(session: Session, path: Path | None) -> Iterator[None]:
-    """Record a trace of the block, and write it when the block ends, however it ends; without a path do nothing.
+    """Record a trace of the block, and write it when the block ends, also with an exception.
 
-    Raises OutputError where the file cannot be written, before the block where that is known.
+    Args:
+        session: session to trace.
+        path: file of the trace; None records nothing.
+
+    Raises:
+        OutputError: the file cannot be written; before the block if it cannot be opened.
     """
     if path is None:
         yield
         return
     from sscc.runtime.support.trace_file import trace_file
 
-    with trace_file(path) as file:  # opened first: a long run would be in vain
+    with trace_file(path) as file:  # opened first, so that a bad path fails before a long run
         tracer = session.start_trace()
         error: BaseException | None = None
         try:
@@ -58,7 +63,7 @@ def log_to_stderr(quiet: bool = False) -> None:
 
 
 def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate | None]:
-    """Return the artifact's tokenizer, and the chat template that came with it. Raise InputError where it has none."""
+    """Return an artifact's tokenizer and chat template (None without one). Raises InputError without a tokenizer."""
     from sscc.runtime.text.chat_template import ChatTemplate
     from sscc.runtime.text.tokenizer import load_tokenizer
 
@@ -69,7 +74,7 @@ def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate 
 
 
 def session_of(artifact: Artifact, execution: ExecutionOptions) -> Session:
-    """Open a session as the options say. Raise as `open_session`."""
+    """Open a session with the given options. Raises the errors of `open_session`."""
     from sscc.compiler.driver.sessions import open_session
     from sscc.runtime.support import _native
 
@@ -85,8 +90,8 @@ def session_of(artifact: Artifact, execution: ExecutionOptions) -> Session:
 def opened_shortener(
     options: DraftOptions, execution: ExecutionOptions, signature: Signature, tokenizer: Tokenizer | None
 ) -> Iterator[Shortener | None]:
-    """Open what shortens prompts for a program, for the time of the block; None without a draft. Raise as
-    `open_session` and `Shortener` do."""
+    """Open the prompt shortener of a program for the duration of the block; yield None without a draft. Raises the
+    errors of `open_session` and `Shortener`."""
     if options.draft is None:
         yield None
         return
@@ -102,7 +107,7 @@ def opened_shortener(
 
 
 def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
-    """Load an artifact, which proves it. Raise as `Artifact.load`."""
+    """Load an artifact and verify its program. Raises the errors of `Artifact.load`."""
     from sscc.runtime.session.artifact import Artifact
 
     with status(f"opening {path.name}"):
@@ -110,7 +115,8 @@ def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
 
 
 def followed(path: Path, execution: ExecutionOptions) -> bool:
-    """Follow rank 0 to its end, if torchrun has started this process as another rank. Return True if it has."""
+    """Execute the requests of rank 0 until it ends, if torchrun started this process as another rank, and return True.
+    Return False otherwise."""
     if os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ:
         return False
     from sscc.compiler.driver.sessions import follow_session

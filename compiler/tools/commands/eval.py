@@ -1,4 +1,4 @@
-"""`sscc eval`: what a fixed KV budget costs a model in quality."""
+"""`sscc eval`: quality of a model with fixed KV budgets, against the full cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class EvalCommandErrors(ErrorKind):
-    BUILT_IN_POLICY = UsageError, "--kv-policy {policy} is a policy that comes with sscc: give it with --methods"
+    BUILT_IN_POLICY = UsageError, "--kv-policy {policy} is a built-in policy: use --methods {policy}"
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class ResultOptions:
     """Options of the results of an evaluation."""
 
     output: Path = option(
-        MISSING, "folder of the results, in which an interrupted run continues", "RESULTS", flags=("-o", "--output")
+        MISSING, "folder of the results; an interrupted run with the same folder continues", "RESULTS",
+        flags=("-o", "--output"),
     )
-    no_plot: bool = option(False, "write no plot.svg")
+    no_plot: bool = option(False, "do not write plot.svg")
     weights: str | None = option(
         None, "format of quantized weights: int8 or int4, then :GROUP, as in `sscc compile`", "FORMAT", group=EXECUTION,
-        default="as they are",
+        default="as stored",
     )  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.no_plot:
         require_plotting()
     evaluation = evaluate(options, args.output)
-    # The results of hours of work come first: a plot that fails takes none of them along.
+    # Written before the plot, so that an error of the plot does not lose hours of results.
     write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
     write_text(args.output / "report.md", report.page(options, evaluation, None))
     shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]

@@ -1,4 +1,4 @@
-"""Prompts and sampling of the commands that generate text."""
+"""Prompt and sampling options of the commands that generate text."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 
 GENERATION = "generation"
-"""Heading of help."""
+"""Heading of these options in `--help`."""
 LONGEST_TOKEN = 18
-"""Digits of a token that is read as a number of 64 bits."""
+"""Maximum digits of a token id, which must fit 64 bits."""
 
 
 class PromptOptionErrors(ErrorKind):
     NO_TOKENIZER = InputError, "{artifact} has no tokenizer: give --token-ids"
-    TEXT_WITHOUT_TOKENIZER = InternalError, "a prompt of text has no tokenizer"
-    NOT_A_TOKEN = UsageError, "--token-ids has {word!r}, but a token is a number from 0 up"
+    TEXT_WITHOUT_TOKENIZER = InternalError, "there is no tokenizer for a text prompt"
+    NOT_A_TOKEN = UsageError, "--token-ids contains {word!r}, which is not a token id (a number from 0 up)"
 
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Options that give a prompt. A command line has one of them at most."""
+    """Options for the prompt, which exclude each other."""
 
     prompt: str | None = option(
         None, "text of the prompt; a user's message if the model has a chat template", "TEXT", one_of="prompt"
     )
     prompt_file: Path | None = option(
-        None, "UTF-8 file of the prompt, read as it is but for a final newline; - for stdin", "FILE", one_of="prompt"
+        None, "UTF-8 file of the prompt, without its final newline; - for stdin", "FILE", one_of="prompt"
     )
     token_ids: str | None = option(
-        None, "tokens of the prompt: 1,2,3 or @FILE with such a list, @- for stdin", "IDS", one_of="prompt"
+        None, "token ids of the prompt: 1,2,3 or @FILE with such a list; @- for stdin", "IDS", one_of="prompt"
     )
 
 
 def sampling_of(args: argparse.Namespace, artifact: Artifact) -> Sampling:
-    """Return the sampling of a command line, with the model's where no option says it. Raises InputError for a damaged
-    generation_config.json."""
+    """Return the sampling options of a command line, with the model's defaults for those not given. Raises InputError
+    for a damaged generation_config.json."""
     from sscc.runtime.session.generation_config import default_sampling
 
     model = default_sampling(artifact.tokenizer, artifact.tokenizer_files)
@@ -58,7 +58,7 @@ def sampling_of(args: argparse.Namespace, artifact: Artifact) -> Sampling:
 
 
 def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
-    """The artifact's tokenizer; None where it has none and none is needed."""
+    """Return an artifact's tokenizer, or None without one. Raises InputError if there is none, but one is needed."""
     from sscc.runtime.text.tokenizer import load_tokenizer
 
     if artifact.tokenizer_file is not None:
@@ -69,7 +69,7 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
 
 
 def template_of(artifact: Artifact) -> ChatTemplate | None:
-    """Return the chat template of an artifact; None where it has none. Raises InputError for a damaged one."""
+    """Return the chat template of an artifact, or None without one. Raises InputError for a damaged template."""
     if artifact.tokenizer is None or not _names_template(artifact.tokenizer, artifact.tokenizer_files):
         return None
     from sscc.runtime.text.chat_template import ChatTemplate
@@ -78,7 +78,7 @@ def template_of(artifact: Artifact) -> ChatTemplate | None:
 
 
 def _names_template(folder: Path, files: Collection[str]) -> bool:
-    """Return False if a tokenizer has no chat template for certain, so that Jinja need not be imported."""
+    """Return True if a tokenizer may have a chat template. Otherwise Jinja need not be imported."""
     if "chat_template.jinja" in files:
         return True
     return "tokenizer_config.json" in files and "chat_template" in read_text(folder / "tokenizer_config.json")
@@ -87,12 +87,16 @@ def _names_template(folder: Path, files: Collection[str]) -> bool:
 def prompt_of(
     tokenizer: Tokenizer | None, args: argparse.Namespace, template: ChatTemplate | None = None
 ) -> list[int]:
-    """Return the tokens of the prompt that `PromptOptions` has.
+    """Return the tokens of the prompt of `PromptOptions`.
 
     Args:
-        template: makes a message of the user of `--prompt`; None for the text as it is.
+        tokenizer: tokenizer of the model; None is enough for `--token-ids`.
+        args: parsed options; `prompt` and `prompt_file` are updated.
+        template: chat template that turns the text into a user's message; None encodes the text alone.
 
-    Raises InputError and UsageError.
+    Raises:
+        InputError: the prompt's file cannot be read.
+        UsageError: `--token-ids` has something else than ids.
     """
     from sscc.runtime.text.tokenizer import encode
 
@@ -108,7 +112,8 @@ def prompt_of(
 
 
 def prompt_text(args: argparse.Namespace) -> str | None:
-    """The text of the prompt that `PromptOptions` has; None where it is tokens. Stdin is read once."""
+    """Return the prompt's text, or None for `--token-ids`. The text of a file is kept in `args.prompt`, because stdin
+    cannot be read twice."""
     from sscc.runtime.text.tokenizer import read_prompt
 
     if args.prompt is None and args.prompt_file is not None:
@@ -118,7 +123,7 @@ def prompt_text(args: argparse.Namespace) -> str | None:
 
 
 def parse_token_ids(text: str) -> list[int]:
-    """The ids in "1,2,3" (spaces do as well as commas), or in the file that "@FILE" names. Raises UsageError."""
+    """Return the ids of "1,2,3" (separated by commas or spaces), or of the file of "@FILE". Raises UsageError."""
     from sscc.ir.files import read_text
 
     listed = read_text(Path(text[1:])) if text.startswith("@") else text

@@ -1,4 +1,4 @@
-"""`sscc inspect`: sizes of an artifact, bytes that a decode step moves, and its time on the modelled machine."""
+"""`sscc inspect`: sizes of an artifact, and the bytes and modelled time of a decode step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class InspectErrors(ErrorKind):
-    PLOT_WITHOUT_SWEEP = UsageError, "--plot draws a sweep: give --sweep NAME=VALUES, too"
+    PLOT_WITHOUT_SWEEP = UsageError, "--plot needs --sweep NAME=VALUES"
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class InspectOptions:
     """Options of an inspection."""
 
     artifact: Path = option(MISSING, "artifact that `sscc compile` wrote", "OUT.rdu", positional=True)
-    stages: bool = option(False, "list every stage: bytes, operations, busy time, and the limit of its time")
+    stages: bool = option(False, "list every stage: bytes, operations, busy time, and the resource that limits it")
     sweep: str | None = option(
-        None, "time the decode step for each value of a figure of the machine: hbm.bandwidth=1e12,2e12 or "
-        "hbm.bandwidth=1e12..4e12:7", "NAME=VALUES", group=MODELLED,
+        None, "model the decode step for several values of a figure of the machine: hbm.bandwidth=1e12,2e12, or "
+        "hbm.bandwidth=1e12..4e12:7 for seven values", "NAME=VALUES", group=MODELLED,
     )  # fmt: skip
     plot: Path | None = option(None, "file for a plot of the sweep; needs matplotlib", "FILE.svg", group=MODELLED)
     trace: Path | None = option(
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
 def _swept(
     artifact: Artifact, target: Target, sweep: Sweep, args: argparse.Namespace
 ) -> tuple[list[str], tuple[SweepPoint, ...]]:
-    """Return the table of a sweep and its points, and draw the plot that --plot asks for."""
+    """Return the table of a sweep and its points, and write the plot of `--plot`."""
     from sscc.compiler.tools.inspection.sweeps import sweep_lines, sweep_plot, swept
 
     points = swept(artifact, target, sweep.name, sweep.values, args.context, args.staying)

@@ -25,8 +25,8 @@ _LETTERS = {"sink": "s", "recent": "r"}
 
 
 class ShownPartErrors(ErrorKind):
-    NO_LAYER = UsageError, "--show-kept: there is no layer {layer}, but there are 0 .. {last}"
-    NO_HEAD = UsageError, "--show-kept: layer {layer} has no KV head {head}, but it has 0 .. {last}"
+    NO_LAYER = UsageError, "--show-kept: there is no layer {layer}; the layers are 0 to {last}"
+    NO_HEAD = UsageError, "--show-kept: layer {layer} has no KV head {head}; its heads are 0 to {last}"
     UNREADABLE = UsageError, "{text!r} is neither LAYER nor LAYER:HEAD, numbers from 0 up"
 
 
@@ -74,7 +74,7 @@ def shaded(tokens: Sequence[Token], part: Part, width: int, *, colours: bool, fe
         part: displayed part of the cache.
         width: columns of a line.
         colours: True for colours, False for marks.
-        fetched_anew: True if every step reads rows of the store that are not recorded.
+        fetched_anew: True if every step selects rows of the store anew, without recording them.
     """
     yield from _legend(tokens, part, colours=colours, fetched_anew=fetched_anew)
     yield ""
@@ -115,12 +115,12 @@ def _legend(tokens: Sequence[Token], part: Part, *, colours: bool, fetched_anew:
         ]  # fmt: skip
         yield f"{'   '.join(swatches)}   darker: more layers and heads   {_DIM}evicted{_PLAIN}"
     else:
-        yield "S first (sink)  R most recent (ring), small letters: not every layer and head has it"
-        yield "1 to 9 and # selected, by so many tenths of layers and heads, # by all of them  . evicted"
+        yield "S first (sink)  R most recent (ring); lower case: kept by some layers and heads only"
+        yield "1 to 9: selected by that many tenths of layers and heads, #: by all  . evicted"
     if any(token.reason == "stored" for token in tokens):
         mark = f"\x1b[4mstored{_PLAIN}" if colours else "- stored"
-        which = "; which of them the last step read is not kept (with --kv-fetch it is)" if fetched_anew else ""
-        yield f"{mark}: in the store, to be read when a step's query chooses it{which}"
+        which = "; the rows that the last step read are recorded with --kv-fetch only" if fetched_anew else ""
+        yield f"{mark}: in the store; read when a step's query selects it{which}"
 
 
 def _coloured(text: str, token: Token) -> str:
@@ -152,13 +152,13 @@ def _columns(text: str) -> int:
     )
 
 
-# --------------------------------------------------------------------------------- what the answer would have needed
+# ------------------------------------------------------------------------------- attention to evicted positions
 
 
 def needed_lines(tokens: Sequence[Token], needed: Needed) -> Iterator[str]:
     """Yield lines on the attention that a full cache would have paid to evicted positions."""
     if not needed.queries:
-        yield "needed   nothing can be said: the answer is one token, which the whole prompt made"
+        yield "needed   unknown: the answer is a single token, which prefill computed from the whole prompt"
         return
     yield (
         f"needed   {needed.share:.1%} of the attention of {needed.queries} answer tokens over a full cache goes to "
@@ -175,11 +175,11 @@ def needed_lines(tokens: Sequence[Token], needed: Needed) -> Iterator[str]:
 
 
 def record(tokens: Sequence[Token], part: Part, needed: Needed | None) -> dict[str, Any]:
-    """Return the same facts as a JSON object."""
-    told: dict[str, Any] = {"layer": part.layer, "head": part.head}
-    told |= {"tokens": [{"text": one.text, "reason": one.reason, "share": one.share} for one in tokens]}
+    """Return the facts of `shaded` and `needed_lines` as a JSON object."""
+    facts: dict[str, Any] = {"layer": part.layer, "head": part.head}
+    facts |= {"tokens": [{"text": one.text, "reason": one.reason, "share": one.share} for one in tokens]}
     if needed is not None:
-        told["needed"] = {
+        facts["needed"] = {
             "queries": needed.queries, "evicted_share": needed.share, "by_position": needed.mass.tolist()
         }  # fmt: skip
-    return told
+    return facts

@@ -1,4 +1,4 @@
-"""Commands that take a model as well as an artifact: a model is compiled into the user's cache first."""
+"""The argument of commands that take a model or an artifact. A model is first compiled into the user's cache."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ logger = logging.getLogger("sscc")
 
 class ModelOptionErrors(ErrorKind):
     OF_ARTIFACT = UsageError, (
-        "{options} are options of a compilation, and {path} is an artifact, which is compiled already: give the model, "
-        "or leave them out"
+        "{options} are compile options, but the artifact {path} is already compiled: give the model, or leave them out"
     )
-    RANKS = UsageError, "torchrun starts ranks of an artifact, and {path} is a model: compile it with `sscc compile`"
+    RANKS = UsageError, "torchrun needs an artifact, but {path} is a model: compile it first with `sscc compile`"
 
 
-COMPILATION = "compilation, of a model"
-"""Heading of help."""
+COMPILATION = "compilation (of models only)"
+"""Heading of these options in `--help`."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,11 @@ class ModelArgument:
 
 
 def add_compilation_options(parser: Parser, *, batch: int | None = None) -> None:
-    """Add the options with which a model is compiled.
+    """Add the compile options of models.
 
     Args:
-        batch: the number of slots that `resolve_model` will take by default; None leaves the option out.
+        parser: parser of the command.
+        batch: default number of decode slots, also an argument of `resolve_model`; None omits the option.
     """
     records = records_of(CompileOptions)
     names = [name for name, record in records.items() if record.of_models and (name != "batch" or batch is not None)]
@@ -55,21 +55,22 @@ def add_compilation_options(parser: Parser, *, batch: int | None = None) -> None
 
 
 def name_of(args: argparse.Namespace) -> str:
-    """Return the name of a model or an artifact by which it was given."""
+    """Return the name of the model or artifact on the command line, without its folder and the suffix .rdu."""
     given: Path = getattr(args, "given_model", args.artifact)
     return Path(os.path.realpath(given)).name.removesuffix(".rdu")
 
 
 def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
-    """Let `args.artifact` be the artifact of the model that was given, compiled if need be, and `args.given_model` the
-    path by which it was given.
+    """Replace the model in `args.artifact` by its compiled artifact, which the cache may have already. The path on the
+    command line stays in `args.given_model`.
 
     Args:
-        batch: slots, where no option says how many.
+        args: parsed options, changed in place.
+        batch: decode slots without `--batch`.
 
     Raises:
-        UsageError: options of a compilation for an artifact.
-        SsccError: as `sscc.compiler.driver.model_cache.artifact_of`.
+        UsageError: compile options for an artifact.
+        SsccError: errors of `sscc.compiler.driver.model_cache.artifact_of`.
     """
     from sscc.compiler.driver.model_cache import OF_MODELS, ModelOptions, artifact_of, is_model
     from sscc.runtime.serving.ranks.joining import launched
@@ -78,7 +79,7 @@ def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
     args.given_model = path
     values = {name: getattr(args, name, None) for name in OF_MODELS}
     if not isinstance(values["batch"], int):
-        values["batch"] = None  # `sscc bench` takes several
+        values["batch"] = None  # --batch of `sscc bench` is a list
     options = ModelOptions(**values)
     if not is_model(path):
         if options.given():
@@ -90,7 +91,7 @@ def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
 
 
 def announce(args: argparse.Namespace, artifact: Artifact) -> None:
-    """Log the context and the cache with which a model was compiled; nothing for an artifact that was given."""
+    """Log the context and cache of a model that `resolve_model` compiled. Log nothing for an artifact."""
     if getattr(args, "given_model", args.artifact) == args.artifact:
         return
     signature = artifact.signature

@@ -1,4 +1,4 @@
-"""`sscc opt`: passes on a dump, one at a time or as a pipeline, for people who work on the compiler."""
+"""`sscc opt`: passes on a dump, one at a time or as a pipeline, for compiler developers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from sscc.passes.base import Pass, PassTime
 
 REPRODUCER = Path("sscc-reproducer")
-"""Folder that keeps a failing pass."""
+"""Folder of the reproducers of failing passes."""
 
 
 class OptCommandErrors(ErrorKind):
     NO_FILE = UsageError, "give the .mlir file to run passes on, or --list-passes or --explain PASS"
-    DIAGNOSTICS_DIFFER = CheckError, "{name}: {count} diagnostics are not the expected ones"
+    DIAGNOSTICS_DIFFER = CheckError, "{name}: {count} unexpected or missing diagnostics"
 
 
 @dataclass(frozen=True)
 class OptOptions:
-    """Options of passes on a dump."""
+    """Options of `sscc opt`."""
 
     file: Path | None = option(None, "dump of `sscc compile`; - for stdin", "FILE.mlir", positional=True)
     output: Path | None = option(
@@ -52,7 +52,7 @@ class OptOptions:
         False, f"run the passes on each of several modules in the file, with lines {SEPARATOR} between them"
     )
     verify_diagnostics: bool = option(
-        False, "check that the errors are those that comments expect, as `// expected-error@+1 {{text}}`"
+        False, "compare the errors with the comments of the form `// expected-error@+1 {{text}}`"
     )
 
 
@@ -96,11 +96,11 @@ def _explain(name: str) -> int:
 
     kind = pass_by_name(name)
     if name in UPSTREAM:
-        print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR, which no compilation runs.\n\nNo options.")
+        print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR that sscc compile never runs.\n\nNo options.")
         return 0
     print(inspect.getdoc(inspect.getmodule(kind)))
     takes = f"of level {' or '.join(kind.takes)}" if kind.takes else "of any level"
-    print(f"\nTakes a module {takes}, and leaves one of {f'level {kind.level}' if kind.level else 'the same level'}.")
+    print(f"\nInput: a module {takes}. Output: {f'level {kind.level}' if kind.level else 'the same level'}.")
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
     for option_name, (type_, default) in options.items():
@@ -144,7 +144,7 @@ def _run(args: argparse.Namespace) -> int:
 def _result(
     text: str, name: str, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt
 ) -> str:
-    """Return what is printed of a module once the passes have run on it."""
+    """Return the printed module after all passes."""
     from sscc.compiler.driver.dumps import parse_dump
 
     module = parse_dump(text, name)
@@ -160,8 +160,8 @@ def _result(
 def _verified(
     text: str, name: str, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt, results: list[str]
 ) -> list[str]:
-    """Run the passes on a text, add the result if there is one, and return in what way the diagnostics differ
-    from the expected ones."""
+    """Run the passes on a text, append the printed module to `results` unless a pass fails, and return the differences
+    between expected and actual diagnostics."""
     from sscc.compiler.tools.testing.expected_diagnostics import Diagnostic, differences, read_expected
 
     with _diagnostics() as found:
@@ -199,7 +199,7 @@ def _diagnostics() -> Iterator[list[Diagnostic]]:
 def _run_passes(
     module: ir.Module, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt
 ) -> list[PassTime]:
-    """Run the passes. A failure that is not the model's fault leaves a reproducer behind."""
+    """Run the passes. Write a reproducer if a pass fails for another reason than invalid input."""
     from sscc.compiler.driver.printing import IrPrinter
     from sscc.compiler.driver.reproducer import LastStep, write_reproducer
     from sscc.passes.base import run_passes
@@ -215,5 +215,5 @@ def _run_passes(
         names = [item.name for item in passes]
         rest = pipeline_text(passes[names.index(last.name) :])
         command = write_reproducer(REPRODUCER / last.name, last.text, rest, error, args.load_pass)
-        print(f"the pass {last.name} failed; this shows it again:\n  {command}", file=sys.stderr)
+        print(f"the pass {last.name} failed; to reproduce:\n  {command}", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""`sscc pack`: a checkpoint and its tokenizer become one `.pt` file."""
+"""`sscc pack`: a checkpoint and its tokenizer in one `.pt` file."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ COMMANDS = {
     "print": "print a dump or a schedule in readable form",
     "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",
-    "eval": "measure the cost of a fixed KV budget in quality",
+    "eval": "measure the quality of a model with fixed KV budgets",
     "bisect": "find the first pass after which a model's outputs change",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
-    "cache": "list the files that sscc keeps for later, or remove them",
+    "cache": "list the files in sscc's cache folder, or remove them",
     "doctor": "examine this machine: versions, extras, CPU and memory",
-    "completion": "print a script that completes sscc's command lines in a shell",
+    "completion": "print a script for completion of sscc's command lines in a shell",
 }
 _MODEL = ("--kv-budget", "--max-context", "--weights")
 _DRAWN = ("--max-new-tokens", "--temperature")
@@ -58,26 +58,26 @@ FIRST: dict[str, tuple[str, ...]] = {
     "bisect": ("-O", "--pass-pipeline", "--load-pass", "--checkpoint", "--no-weights", "--compile-to", "--tolerance",
                "--kv-budget", "--max-context", "--json"),
 }  # fmt: skip
-"""Options that `--help` of a command shows; `--help-all` shows every option. Other commands have few."""
+"""Options in `--help` of the commands with many options; `--help-all` shows every option."""
 EXAMPLES_HEADING = "examples:"
 REMOVED = {
     "--policy": "use --kv-policy",
     "compile --verbose": "use --timing, --pass-statistics or --dump-ir-dir",
     "compile -v": "use --timing, --pass-statistics or --dump-ir-dir",
     "opt --no-verify-each": "the IR is always verified after each pass",
-    "opt --reproducer": "a failing pass is kept in the folder sscc-reproducer",
+    "opt --reproducer": "a reproducer of a failing pass is written to the folder sscc-reproducer",
     "serve --ssl-keyfile-password": "set the environment variable SSCC_SSL_PASSWORD",
     "serve --prefill-key": "set the environment variable SSCC_PREFILL_KEY",
-    "bisect --seed": "tokens and random weights are always those of seed 0",
+    "bisect --seed": "the seed of tokens and random weights is always 0",
     "run --slot": "a run has one sequence, in slot 0",
 } | {
-    f"{command} --batch": "the command decodes one sequence; `sscc compile --batch` makes a program of several slots"
+    f"{command} --batch": "the command decodes one sequence; use `sscc compile --batch` for several slots"
     for command in ("run", "chat")
 } | {
     f"{command} --tp": "an artifact runs on the ranks of its compilation; use `sscc compile --tp`"
     for command in ("run", "serve", "chat", "bench", "diff")
 }
-"""Options of earlier versions, with the command unless they are gone from all, and their replacements."""
+"""Replacements of options of earlier versions. A key without a command applies to all commands."""
 
 
 def removed_option(command: str, option: str) -> str | None:
@@ -89,7 +89,7 @@ def removed_option(command: str, option: str) -> str | None:
 class CommonOptions:
     """Options that most commands have."""
 
-    quiet: bool = option(False, "print errors and warnings alone on stderr", flags=("-q", "--quiet"))
+    quiet: bool = option(False, "print only errors and warnings on stderr", flags=("-q", "--quiet"))
     json: bool = option(False, "print one JSON object on stdout")
 
 
@@ -102,11 +102,11 @@ class CommandLineErrors(ErrorKind):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of a command. Its options are those of dataclasses of records (`sscc.ir.option`), whose bounds and choices
-    it checks.
+    """Parser of a command. Its options are the fields of dataclasses (`sscc.ir.option`), whose bounds and choices it
+    checks.
 
-    A wrong command line is reported like every other mistake of the user: in one line, with exit code 2, and with the
-    word that was probably meant.
+    A wrong command line is reported like every other user error: one line on stderr with the most similar valid word,
+    and exit code 2.
     """
 
     first: tuple[str, ...] = ()
@@ -127,13 +127,14 @@ class Parser(argparse.ArgumentParser):
         of_models: bool = False,
         **helps: str,
     ) -> None:
-        """Add options of a dataclass.
+        """Add the options of a dataclass.
 
         Args:
-            names: names of the fields; None for all that have a record.
-            heading: heading in place of the records'.
-            of_models: for a command whose model decides defaults, or is compiled on the way.
-            helps: help and default in words, by name, in place of the record's.
+            kind: dataclass whose fields are made with `option`.
+            names: names of the fields to add; None for all that have a record.
+            heading: heading in `--help` that replaces the records' headings.
+            of_models: True if the defaults depend on the model on the command line.
+            helps: help texts by field name that replace the records' texts.
         """
         records, hints = records_of(kind), get_type_hints(kind)
         defaults = {each.name: each.default for each in fields(kind)}
@@ -153,7 +154,7 @@ class Parser(argparse.ArgumentParser):
             self._records[name] = max(flags, key=len), record
 
     def _under(self, heading: str, one_of: str) -> argparse._ActionsContainer:
-        """Return the place of an option: a group under a heading, or a set of options that exclude each other."""
+        """Return the argparse group of a heading, or the group of mutually exclusive options `one_of` in it."""
         if heading not in self._headings:
             self._headings[heading] = self.add_argument_group(heading)
         if not one_of:
@@ -166,13 +167,17 @@ class Parser(argparse.ArgumentParser):
         raise CommandLineErrors.INVALID(reason=quoted(message), command=self.prog)
 
     def add_help_options(self) -> None:
-        """Add `--help`, and `--help-all` where `--help` shows a part of the options."""
+        """Add `--help`, and `--help-all` if `--help` hides options."""
         self.add_argument("-h", "--help", action=_ShowHelp, every=False, help="show this message")
         if self.first:
             self.add_argument("--help-all", action=_ShowHelp, every=True, help="show every option")
 
     def help_text(self, every: bool) -> str:
-        """Return the help, with every option or with `first` alone."""
+        """Return the help text.
+
+        Args:
+            every: show every option, not only those in `first`.
+        """
         shown = {*self.first, "-h", "--help-all"}
         hidden = [
             (action, action.help)
@@ -189,8 +194,7 @@ class Parser(argparse.ArgumentParser):
                 action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which every command's parser goes through. Raises UsageError for an option that the command
-        does not have, and for a value out of bounds."""
+        """Parse as argparse does. Raises UsageError for an unknown option, and for a value out of bounds."""
         parsed, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             if word.startswith("-") and word != "-":
@@ -278,13 +282,13 @@ def _keywords(record: Option, hint: Any, default: Any) -> dict[str, Any]:
 
 
 def _types(hint: Any) -> list[Any]:
-    """Return the types of which a type is made."""
+    """Return the innermost arguments of a generic type; the type itself if it is not generic."""
     return [inner for part in get_args(hint) for inner in _types(part)] if get_args(hint) else [hint]
 
 
 def help_of(action: argparse.Action) -> str:
-    """Return the help of an option with the parser's default. The help itself describes a default that depends on the
-    model, the machine or another option."""
+    """Return the help of an option with the parser's default. A default that depends on the model, the machine or
+    another option is already in the help text."""
     text = action.help or ""
     takes_value = action.option_strings and action.nargs != 0
     if not takes_value or action.default in (None, argparse.SUPPRESS, [], ()):
@@ -306,9 +310,12 @@ def _name(action: argparse.Action) -> str:
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of all commands. With `only`, the options of just one command are added, which saves the
-    imports of the others."""
-    purpose = "Compiles language models for decoding over a compressed KV cache."
+    """Return the parser of all commands.
+
+    Args:
+        only: command to add options for, which saves the imports of the others; None for all.
+    """
+    purpose = "Compile language models for decoding with a compressed KV cache."
     parser = Parser(prog="sscc", description=purpose, formatter_class=Formatter, epilog=_epilog("sscc"))
     parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
     common = Parser(add_help=False)

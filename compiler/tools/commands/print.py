@@ -31,10 +31,10 @@ _STYLES = {"comment": "2", "value": "36", "symbol": "33", "word": "1;35", "type"
 class PrintCommandErrors(ErrorKind):
     OPTION_OF_DUMPS = (
         UsageError,
-        "--locations and --weights are for dumps: {artifact} is an artifact, whose schedule shows both",
+        "--locations and --weights apply to dumps only: the schedule of the artifact {artifact} always shows both",
     )
-    NO_FUNCTION = UsageError, "no function has the name {name}, but there are {names}{similar_hint}"
-    NO_PART = UsageError, "no kernel, entry or body has the name {name}, but there are {names}{similar_hint}"
+    NO_FUNCTION = UsageError, "there is no function {name}; the functions are {names}{similar_hint}"
+    NO_PART = UsageError, "there is no kernel, entry or body {name}; there are {names}{similar_hint}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PrintOptions:
     ir_function: str | None = option(
         None, "functions or kernels to print: a name, or a pattern with * and ?", "NAME", default="all"
     )
-    locations: bool = option(False, "show where in the model the lines of a dump come from")
+    locations: bool = option(False, "show the model's source location of every line of a dump")
     weights: bool = option(False, "list the weights of a dump where they are passed on")
     color: str = option("auto", f"use of colours: {', '.join(COLOURS)}", "WHEN", choices=COLOURS)
 

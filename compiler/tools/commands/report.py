@@ -1,4 +1,4 @@
-"""`sscc report`: a page about an artifact, or its graph for another viewer."""
+"""`sscc report`: an HTML page about an artifact, or its graph for another viewer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SUFFIXES = {"html": ".html", "dot": ".dot", "model-explorer": ".json"}
 class ReportCommandErrors(ErrorKind):
     OPTION_OF_PAGE = (
         UsageError,
-        "--{form} writes the graph alone, and --bench, --ir-dir and --prompt-file are for the page: leave them out",
+        "--{form} writes only the graph, but --bench, --ir-dir and --prompt-file are for the page: leave them out",
     )
 
 
-PAGE = "what else the page shows"
-"""Heading of help."""
+PAGE = "further contents of the page"
+"""Heading of these options in `--help`."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class ReportOptions:
         default="OUT.html, with --dot OUT.dot, with --model-explorer OUT.json",
     )  # fmt: skip
     dot: bool = option(
-        False, "write the graph of kernels and stages alone, as Graphviz text, in place of the page", one_of="form"
+        False, "write only the graph of kernels and stages, as Graphviz text", one_of="form"
     )
     model_explorer: bool = option(
-        False, "write the same graph as JSON that Google's Model Explorer opens", one_of="form"
+        False, "write the same graph as JSON for Google's Model Explorer", one_of="form"
     )
     bench: Path | None = option(
         None, "measurements of `sscc bench OUT.rdu --json`, shown beside the modelled times", "FILE", group=PAGE
@@ -55,7 +55,7 @@ class ReportOptions:
         None, "folder of `sscc compile --dump-ir-dir`, to show the changes of each pass", "DIR", group=PAGE
     )
     prompt_file: Path | None = option(
-        None, "text that the program runs, to show by layer and head what its cache keeps; - for stdin", "FILE",
+        None, "prompt whose kept tokens the page shows by layer and head; - for stdin", "FILE",
         group=PAGE,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`sscc run`: an artifact makes tokens, or replays its goldens."""
+"""`sscc run`: text generation with an artifact, or a replay of its goldens."""
 
 from __future__ import annotations
 
@@ -67,31 +67,46 @@ if TYPE_CHECKING:
 
 
 class RunErrors(ErrorKind):
-    DRAFT_AND_CHECK = UsageError, "--draft shortens a prompt, and --check replays a recorded one: leave one out"
-    DRAFT_AND_NEEDED = UsageError, "--draft shortens the prompt, and --show-needed needs all of it: leave one out"
+    DRAFT_AND_CHECK = UsageError, "--draft shortens a prompt, but --check replays a recorded one: leave one out"
+    DRAFT_AND_NEEDED = UsageError, "--draft shortens the prompt, but --show-needed needs all of it: leave one out"
     KEPT_AND_CHECK = UsageError, (
-        "--show-kept shows the text of a prompt, and --check replays a recorded run: leave one out"
+        "--show-kept shows the text of a prompt, but --check replays a recorded run: leave one out"
     )
     KEPT_OF_RANKS = UsageError, (
-        "--show-kept: {path} is compiled for {ranks} ranks, each of which knows the selected positions of its own "
-        "heads only: compile the model without --tp to see them"
+        "--show-kept: {path} is compiled for {ranks} ranks, each of which records the positions of its own heads "
+        "only: compile the model without --tp"
     )
-    NO_GOLDENS = InputError, "{path} holds no goldens: compile the model with --save-golden"
+    NO_GOLDENS = InputError, "{path} contains no goldens: compile the model with --save-golden"
     NO_PROMPT = UsageError, "there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)"
-    TRACE_AND_CHECK = UsageError, "--trace records a run that makes tokens, and --check replays one: leave one out"
+    TRACE_AND_CHECK = UsageError, "--trace records text generation, but --check replays a recorded run: leave one out"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Output of `--json`: the new tokens (the ending one included), their text, and their cost.
+    """Output of `--json`: the new tokens, their text, and the time and memory that they took.
 
-    Rows are per layer and KV head. `kv_bytes` is this sequence's cache over all layers, `full_kv_bytes` an uncompressed
-    cache of max_context rows, `full_kv_bytes_now` one of as many rows as there are tokens. Seconds are wall time;
-    prefill ends with the first new token, decode makes the others. Where a draft has shortened the prompt,
-    `read_tokens` counts the tokens that are left, and `draft_seconds` is the draft's time (None without a draft).
-    `text` is None where the artifact has no tokenizer. `weight_bytes` are mapped where they can be, `state_bytes` are
-    caches and other states, `working_bytes` the rest of the interpreter's memory, `resident_bytes` the memory of this
-    process (None where the system does not tell). Of several `ranks` all bytes are those of one.
+    Attributes:
+        tokens: new tokens, including the one that ends the text.
+        text: their text; None if the artifact has no tokenizer.
+        finish: "eos" after a token that ends the text, "length" at the limit.
+        prompt_tokens: tokens of the prompt.
+        read_tokens: tokens of the prompt that were prefilled; fewer than `prompt_tokens` with a draft.
+        kept_rows: positions whose rows the cache holds, per KV head of a layer with the requested budget.
+        evicted_rows: the other positions.
+        budget_rows: maximum of `kept_rows`.
+        kv_bytes: the cache of this sequence, over all layers.
+        full_kv_bytes: an uncompressed cache of max_context rows.
+        full_kv_bytes_now: an uncompressed cache of one row per token so far.
+        draft_seconds: wall time of the draft; None without one.
+        prefill_seconds: wall time up to the first new token.
+        decode_seconds: wall time of the other new tokens.
+        prefill_tokens_per_second: `read_tokens` over `prefill_seconds`.
+        decode_tokens_per_second: tokens after the first over `decode_seconds`; None without any.
+        weight_bytes: weights, memory-mapped where possible.
+        state_bytes: caches and other states.
+        working_bytes: the rest of the interpreter's memory.
+        resident_bytes: resident memory of this process; None if the system does not report it.
+        ranks: ranks of the program. All sizes in bytes are per rank.
     """
 
     tokens: list[int]
@@ -118,7 +133,7 @@ class Figures:
 
 
 KEPT = "cache"
-"""Heading of help."""
+"""Heading of these options in `--help`."""
 
 
 @dataclass(frozen=True)
@@ -126,18 +141,18 @@ class RunOptions:
     """Options of a run."""
 
     check: bool = option(False, "replay the goldens; exit code 4 if a tensor differs", one_of="prompt")
-    raw: bool = option(False, "read --prompt as it is, without the model's chat template")
+    raw: bool = option(False, "do not apply the model's chat template to --prompt")
     max_new_tokens: int | None = option(
-        None, "most tokens of the text", "N", group=GENERATION, default=f"{NEW_TOKENS}, if they fit"
+        None, "maximum number of new tokens", "N", group=GENERATION, default=f"{NEW_TOKENS}, if they fit"
     )
     ignore_eos: bool = option(False, "continue after a token that ends the text", group=GENERATION)
     show_kept: Part | None = option(
-        None, "show the text afterwards, each token shaded by the share of layers and KV heads that keep it, or by one "
-        "of them", "LAYER[:HEAD]", group=KEPT, parse=Part.parse, optional_value=Part(),
+        None, "show the text afterwards, each token shaded by the share of KV heads (of all layers, or of one) that "
+        "keep it", "LAYER[:HEAD]", group=KEPT, parse=Part.parse, optional_value=Part(),
     )  # fmt: skip
     show_needed: bool = option(
-        False, "show the evicted text, too, that the answer attends to over a full cache, by the model in eager "
-        "PyTorch", group=KEPT,
+        False, "show the evicted text, too, to which the answer attends with a full cache, computed in eager PyTorch",
+        group=KEPT,
     )  # fmt: skip
 
 
@@ -185,7 +200,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
-    """Refuses before anything runs what could not be shown after it. Raises UsageError."""
+    """Raise UsageError, before the run, for a cache that could not be shown after it."""
     args.show_kept.check(artifact.signature)
     if artifact.program.ranks > 1:
         raise RunErrors.KEPT_OF_RANKS(path=artifact.path, ranks=artifact.program.ranks)
@@ -248,7 +263,7 @@ def _shortened(
     execution: TracedExecutionOptions,
     args: argparse.Namespace,
 ) -> tuple[list[int] | Excerpt, float | None]:
-    """Return the prompt as it is read, and the seconds of the draft; the prompt as it was given without one."""
+    """Return the shortened prompt, and the seconds of the draft; without a draft, `given` and None."""
     if draft.share is None:
         return given, None
     from sscc.runtime.session.excerpt import Excerpt
@@ -265,7 +280,7 @@ def _shortened(
 
 @dataclass(frozen=True)
 class _Shown:
-    """What `--show-kept` and `--show-needed` print."""
+    """Output of `--show-kept` and `--show-needed`."""
 
     tokens: list[Token]
     part: Part
@@ -296,7 +311,7 @@ class _Shown:
 
 
 class _Output:
-    """Writes text to stdout as it is made; token ids where there is no tokenizer."""
+    """Writer of generated text to stdout, token by token; of token ids without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None, silent: bool) -> None:
         from sscc.runtime.text.tokenizer import TextStream
@@ -361,7 +376,7 @@ def _figures(
 
 
 def _resident_bytes() -> int | None:
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -373,7 +388,7 @@ def _lines(figures: Figures) -> Iterator[str]:
     length = figures.kept_rows + figures.evicted_rows
     share = figures.kv_bytes / figures.full_kv_bytes
     held, full = format_bytes(figures.kv_bytes), format_bytes(figures.full_kv_bytes)
-    left = "" if figures.draft_seconds is None else f", {figures.read_tokens} of which are read"
+    left = "" if figures.draft_seconds is None else f", {figures.read_tokens} of which are prefilled"
     yield f"prompt   {figures.prompt_tokens} tokens{left}, {len(figures.tokens)} new ({figures.finish})"
     yield (
         f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
@@ -390,7 +405,7 @@ def _lines(figures: Figures) -> Iterator[str]:
     resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"
     yield f"memory   weights {weights}, states {states}, working {working}{resident}"
     if figures.ranks > 1:
-        yield f"ranks    {figures.ranks}, each of which holds the KV and takes the memory above"
+        yield f"ranks    {figures.ranks}, each with the KV and memory above"
 
 
 # ------------------------------------------------------------------------------------------------------- goldens
@@ -414,6 +429,6 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
 
 
 def _record(check: Check) -> dict[str, Any]:
-    """One check as JSON can say it: a number that is not finite becomes null."""
+    """Return a check as a JSON object, with null for numbers that are not finite."""
     numbers = {name: value if math.isfinite(value) else None for name, value in asdict(check.difference).items()}
     return {"name": check.name, "passed": check.passed, "picks": check.picks, "excused": check.excused, **numbers}

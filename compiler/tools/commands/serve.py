@@ -1,4 +1,4 @@
-"""`sscc serve`: an artifact behind HTTP, with OpenAI's protocol."""
+"""`sscc serve`: an HTTP server with OpenAI's protocol for an artifact."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sscc.runtime.text.chat_template import ChatTemplate
 
 DEFAULT_BATCH = 4
-"""Slots of a model that is compiled to be served."""
+"""Decode slots of a model that `sscc serve` compiles."""
 _LOCAL = ("127.", "localhost", "::1")
 
 
@@ -68,11 +68,12 @@ def add_arguments(parser: Parser) -> None:
 
 @dataclass(frozen=True)
 class Serving:
-    """Options of a server, all of which have been checked.
+    """Checked options of a server.
 
     Attributes:
-        artifact: path of the artifact. name: of its model for clients.
-        parsed: the command line.
+        artifact: path of the artifact.
+        name: name of the model in requests.
+        parsed: parsed command line.
     """
 
     artifact: Path
@@ -110,13 +111,13 @@ def main(args: argparse.Namespace) -> int:
     tls = None
     if server.ssl_certfile is not None:
         tls = Tls(server.ssl_certfile, server.ssl_keyfile, os.environ.get(TLS_VARIABLE))
-    bound = bind(server.host, server.port)  # before weights are read, which would be in vain where the port is taken
+    bound = bind(server.host, server.port)  # before the weights are read, so that a port in use fails at once
     with opened(replace(serving, artifact=args.artifact), keys) as served:
         if not keys and not server.host.startswith(_LOCAL):
-            print(f"sscc: whoever reaches {server.host} may use this server: there is no --api-key", file=sys.stderr)
+            print(f"sscc: there is no --api-key: every client that reaches {server.host} is served", file=sys.stderr)
         address = url_of(bound, "http" if tls is None else "https")
         at = f"{address} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
-        doing = "prefilling for others with" if server.role == "prefill" else "serving"
+        doing = "prefilling for other servers with" if server.role == "prefill" else "serving"
         ready = f"sscc: {doing} {served.model.name} at {at}"
         serve(served.app, served.closing, bound, server.drain_timeout, lambda: print(ready, flush=True), tls)
     return 0
@@ -127,8 +128,10 @@ class Served:
     """An artifact that is open for requests.
 
     Attributes:
-        app: answers them; engine: executes them; model: what clients know of it.
-        closing: ends the requests of all models.
+        app: HTTP application that answers requests.
+        engine: engine that executes them.
+        model: the model's properties that clients see.
+        closing: ends the requests of all models at shutdown.
     """
 
     app: FastAPI
@@ -139,11 +142,12 @@ class Served:
 
 @contextmanager
 def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
-    """The artifact as the options say, whoever carries requests to its application. It is closed with the block, which
-    finishes what was begun, or cancels it where an exception ends the block.
+    """Open an artifact and its HTTP application for the duration of the block. Any ASGI server can carry the requests.
+    At the end of the block running requests are finished; an exception cancels them.
 
     Args:
-        keys: one of which the application asks for; empty: it asks for none.
+        serving: options of the server.
+        keys: API keys that the application accepts; empty if it needs none.
     """
     from sscc.runtime.serving.engine import Engine
     from sscc.runtime.serving.server.app import create_app
@@ -178,7 +182,7 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
         stack.enter_context(printing_beside(execution.trace))
         remote_prefill = None
         if server.role != "both" or serving.engine.prompt_folder is not None:
-            slot_format = session.slot_format  # of another checkpoint it takes a while, and others would wait for it
+            slot_format = session.slot_format  # hashed before requests arrive: another checkpoint takes long
         if server.role == "decode":
             remote_prefill = PrefillServers(
                 server.prefill_from,
@@ -207,10 +211,10 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
 
 @contextmanager
 def shelf_of(serving: Serving) -> Iterator[Shelf]:
-    """Make the models of --also known, for a block at whose end they are closed.
+    """Open the shelf of the models of `--also` for the duration of the block.
 
     Raises:
-        InputError: an artifact that is missing or damaged.
+        InputError: an artifact is missing or damaged.
     """
     from sscc.runtime.serving.server.app import card_of
     from sscc.runtime.serving.server.model_pool import ModelSource, Shelf
@@ -220,7 +224,7 @@ def shelf_of(serving: Serving) -> Iterator[Shelf]:
     alone, untraced = replace(serving.server, also=()), replace(serving.execution, trace=None)
     sources: dict[str, ModelSource] = {}
     for name, path in serving.server.other_models(serving.name).items():
-        artifact = Artifact.load(path, verify=False)  # verified when it is opened
+        artifact = Artifact.load(path, verify=False)  # the shelf verifies it when it opens it
         parsed = argparse.Namespace(**{**vars(serving.parsed), "artifact": path, "given_model": path})
         other = replace(serving, artifact=path, name=name, server=alone, execution=untraced, parsed=parsed)
         sources[name] = ModelSource(
@@ -243,11 +247,10 @@ def _created(artifact: Artifact) -> int:
 
 
 def formats_of(server: ServerOptions, template: ChatTemplate | None) -> ChatFormats:
-    """Return how a model thinks and calls tools: as the options say, or as its chat template tells.
-
-    Raises UsageError for a name that no format has.
+    """Return a model's formats of reasoning and tool calls: those of the options, or else those of its chat template.
+    Raises UsageError for an unknown format.
     """
     from sscc.runtime.text.chat_formats import ChatFormats
 
-    told = ChatFormats() if template is None else ChatFormats.told_by(template.source)
-    return told.with_names(server.reasoning_parser, server.tool_parser)
+    formats = ChatFormats() if template is None else ChatFormats.told_by(template.source)
+    return formats.with_names(server.reasoning_parser, server.tool_parser)

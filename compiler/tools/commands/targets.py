@@ -1,4 +1,4 @@
-"""`sscc targets`: every figure of the machine that a program is compiled for."""
+"""`sscc targets`: the figures of a machine that programs are compiled for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TargetsOptions:
 
 def add_arguments(parser: Parser) -> None:
     parser.add_options(TargetsOptions)
-    parser.add_options(CommonOptions, ["json"], json="print the file form of the description, to start your own from")
+    parser.add_options(CommonOptions, ["json"], json="print the description as a file, to edit for another machine")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,4 +39,4 @@ def _lines(named: str, target: Target) -> Iterator[str]:
         value = f"{figure.value:.10g} {figure.unit}".strip()
         yield f"  {name:16} {value:32} {figure.origin:10} {figure.note}"
     others = ", ".join(f"{FAMILY}:{name}" for name in shipped_targets() if name != DEFAULT)
-    yield f"{FAMILY} is {FAMILY}:{DEFAULT}; there are {others} too"
+    yield f"{FAMILY} is {FAMILY}:{DEFAULT}; others are {others}"

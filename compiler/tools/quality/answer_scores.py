@@ -1,4 +1,4 @@
-"""Metrics of answers, from 0 to 1. Standard library only: scripts of other programs score with them too."""
+"""Metrics of answers, from 0 to 1. Imports only the standard library, so that scripts of other programs can use it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 Metric = Callable[[str, Sequence[str]], float]
-"""Scores a model's answer against the expected answers, of which there is at least one."""
+"""Function from a model's answer and a nonempty list of expected answers to a score from 0 to 1."""
 
 FIELD = re.compile(r'"([^"\n]+)"\s*:\s*(?:"([^"\n]*)"|(-?\d[\d.]*))')
-"""A member of a JSON object: its name, and its value as a string or as a number."""
+"""Pattern of a member of a JSON object: its name, and its value as a string or a number."""
 
 
 def string_match_all(said: str, answers: Sequence[str]) -> float:
@@ -31,7 +31,8 @@ def exact_match(said: str, answers: Sequence[str]) -> float:
 
 
 def f1(said: str, answers: Sequence[str]) -> float:
-    """Return the best F1 of words against an answer (SQuAD, LongBench's question answering), after `normalised`."""
+    """Return the maximum over the answers of the F1 score of words (SQuAD, LongBench's question answering), after
+    `normalised`."""
     return max(_f1(normalised(said).split(), normalised(answer).split()) for answer in answers)
 
 
@@ -41,7 +42,7 @@ def f1_first_line(said: str, answers: Sequence[str]) -> float:
 
 
 def numbers(said: str, answers: Sequence[str]) -> float:
-    """Return the fraction of the numbers in the text that are the first one in an answer (LongBench's counting and
+    """Return the fraction of the numbers in the text that equal the first number of an answer (LongBench's counting and
     paragraph search)."""
     correct = {match.group() for answer in answers if (match := re.search(r"\d+", answer))}
     numbers = re.findall(r"\d+", said)
@@ -49,7 +50,7 @@ def numbers(said: str, answers: Sequence[str]) -> float:
 
 
 def json_fields(said: str, answers: Sequence[str]) -> float:
-    """Return the fraction of fields, each written as `"name": "value"`, to which the text gives that value, ignoring
+    """Return the fraction of the fields, each given as `"name": "value"`, that have this value in the text, ignoring
     case.
 
     The text need not be a whole JSON object. If it names a field several times, the first value counts, and values may

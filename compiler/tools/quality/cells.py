@@ -1,5 +1,5 @@
-"""The cells of a table: the rows that each method keeps. All methods with one budget keep the same number of rows,
-except selection by query, which keeps all rows and reads that number."""
+"""Cells of an evaluation: methods with budgets of cache rows. All methods with the same budget keep the same number of
+rows, except selection by query, which keeps all rows and reads that number per step."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ POOLING = (SNAPKV, SNAPSTREAM)
 
 class CellErrors(ErrorKind):
     UNKNOWN_METHOD = UsageError, "--methods has {method!r}, it must be one of {methods}{similar_hint}"
-    NO_BUDGET = UsageError, "the compressed caches have no budget: give --budgets"
+    NO_BUDGET = UsageError, "the methods other than full need a budget: give --budgets"
     NO_ROWS_TO_SELECT = (
         UsageError,
-        "the method snapkv keeps its observation window of {obs} tokens and up to {new_tokens} new ones, which leaves "
-        "none of {budget} rows for selected positions: raise --budgets, or leave snapkv out of --methods",
+        "the method snapkv keeps its observation window of {obs} tokens and up to {new_tokens} new tokens, which "
+        "leaves none of {budget} rows for selected positions: raise --budgets, or leave snapkv out of --methods",
     )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Scoring of prompts, and rows that SnapStream keeps besides the selected ones; None for the compiler's default."""
+    """Options of prompt scoring, and of SnapStream's unselected rows; None for the compiler's default."""
 
     obs: int | None = None
     pool: int | None = None
@@ -53,14 +53,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one budget, a separate program.
+    """A method with a budget, compiled to a program of its own.
 
     Attributes:
         geometry: geometry of its program.
         layer_topk: budgets per layer, if they differ; the geometry has the largest.
-        one_of_pools: True if other cells differ only in the width of pooling, so that the name includes it.
+        one_of_pools: True to include the pooling width in the name, because other cells differ in it only.
         rule: user's rule that scores prompts; the method is its name.
-        keep: fraction of prompts that is read, selected by a draft; None for all.
+        keep: fraction of each prompt that is prefilled, selected by a draft; None for the whole prompt.
     """
 
     method: str
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def budget(self) -> int:
-        """Rows that a query may see, averaged over the layers under a budget."""
+        """Rows per query, averaged over the layers that have a budget."""
         return self.geometry.budget if self.layer_topk is None else self.geometry.sink_recent + self.layer_topk.mean
 
     @property
@@ -88,7 +88,7 @@ class Cell:
         return f"{self.method}{shape}{self._ending()}"
 
     def _ending(self) -> str:
-        """Return the end of the name, behind the rows: selector, pooling, fraction of prompts, codec."""
+        """Return the suffix of the name: selector, pooling width, fraction of prompts, codec."""
         from sscc.ir.layer_state.codecs import codec_of
         from sscc.ir.layer_state.rows import selector_of  # imported late: --help needs no numpy
 
@@ -111,17 +111,23 @@ def make_cells(
     max_context: int,
     new_tokens: int,
 ) -> list[Cell]:
-    """Return the cells in the order of a table: the full cache, then each method's budgets; for each dtype of rows.
+    """Return the cells in the order of a table. For each dtype of rows: the full cache, then each method's budgets.
 
     Args:
+        methods: names of methods.
+        budgets: cache rows of the methods other than the full cache.
+        kv_dtypes: dtypes of cache rows.
+        selection: options of all cells.
         layer_topks: budgets per layer for SnapStream, each compared with the same total spread evenly.
-        landmark_bits: bits for selection by query; its budgets have a cell for each.
-        pools: widths of pooling, each with a cell for every budget of the methods that pool; they replace that of
-            `selection`.
-        fetches: for selection by query, limits of the rows that a step fetches, each compared with the same cell
-            without a limit.
-        rules: user's rules, each with every budget, behind the methods.
-        new_tokens: maximum number of tokens that any example generates; SnapKV's window stays while they are generated.
+        landmark_bits: bits of the landmarks for selection by query, which has a cell for each budget and number.
+        pools: pooling widths, which replace that of `selection`. Methods that pool have a cell for each budget and
+            width.
+        fetches: limits of the rows that a step of selection by query fetches, each compared with the same cell without
+            a limit.
+        rules: user's rules, which follow the methods with a cell for each budget.
+        max_context: maximum tokens of a sequence.
+        new_tokens: maximum number of tokens that any example generates. SnapKV's cache has rows for all of them,
+            because it keeps the observation window.
 
     Raises:
         UsageError: an unknown method, no budget for one that needs it, or an invalid geometry.
@@ -156,13 +162,13 @@ def make_cells(
 
 
 def _said_by(rule: Rule, selection: Selection) -> Selection:
-    """Return the options of scoring that a rule leaves open: it has its own pooling, and may have its own window."""
+    """Return the options without those that a rule defines: pooling, and possibly the observation window."""
     obs = selection.obs if rule.policy.obs is None else None
     return replace(selection, obs=obs, pool=None, pool_mode=None)
 
 
 def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
-    """Return sinks and ring for budgets per layer, with the sizes of an evenly split budget."""
+    """Return the options of sinks and ring for budgets per layer, with the sizes of the same total spread evenly."""
     least = (selection.obs or DEFAULT_OBS) + (selection.pool or DEFAULT_POOL) // 2
     sink = DEFAULT_SINK if selection.sink is None else selection.sink
     recent = selection.recent or min(DEFAULT_RECENT, max(least, (sink + layer_topk.mean) // 3))  # budget / 4
@@ -170,7 +176,7 @@ def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
 
 
 def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the options of `CompileOptions` for the selector, one set for each cell."""
+    """Return the fields of `CompileOptions` for the selector of each cell."""
     if method != QUERY:
         return [{}]
     return [
@@ -180,7 +186,7 @@ def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int])
 
 
 def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:
-    """Return the options of `CompileOptions` for the numbers of rows of each kind."""
+    """Return the fields of `CompileOptions` for the number of rows of each kind."""
     if method == FULL:
         return {"kv_sink": 0, "kv_recent": max_context, "kv_topk": 0}
     if method == STREAMING:

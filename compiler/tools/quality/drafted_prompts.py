@@ -1,4 +1,4 @@
-"""Examples whose prompts a draft shortens. Each is scored once, for all cells and fractions."""
+"""Examples with prompts shortened by a draft. The draft scores each prompt once for all cells and fractions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class DraftedPromptErrors(ErrorKind):
-    NO_DRAFT = InternalError, "a prompt is to be shortened, but the evaluation has no draft"
+    NO_DRAFT = InternalError, "the evaluation has no draft to shorten a prompt with"
 
 
 class DraftedPrompts:
     """A context manager that keeps the draft open after its first use.
 
     Args:
+        options: options with the draft.
         tokenizer: tokenizer of the evaluated model.
     """
 
@@ -39,7 +40,8 @@ class DraftedPrompts:
         self._scored: dict[str, ScoredPrompt] = {}
 
     def left(self, example: Example, keep: float, signature: Signature) -> PromptTokens:
-        """Return the shortened prompt of an example, for a program with this signature. Raises as `Shortener` does."""
+        """Return the prompt of an example, shortened to the fraction `keep`, for a program with this signature. Raises
+        the errors of `Shortener`."""
         scored = self._scored.get(example.name)
         if scored is None:
             # Text from a chat template contains its special tokens; an example of tokens is decoded to text.

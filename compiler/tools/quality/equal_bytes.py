@@ -1,4 +1,4 @@
-"""SnapStream with the same number of bytes as another cache: a policy that reads little may hold everything."""
+"""SnapStream with as many bytes of cache as another policy, for policies that read few rows but hold all of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sscc.runtime.artifact.signature import Signature
 
 
 def snapstream_that_holds(held: int, signature: Signature) -> Cell | None:
-    """Return SnapStream's cell of at most `held` bytes, in rows of the model's dtype, with the sinks and the ring of
-    another program of the same model.
+    """Return SnapStream's cell with the largest budget of at most `held` bytes, in rows of the model's dtype, with the
+    sinks and the ring of another program of the same model.
 
-    None if it would not have more rows than a step of the other program reads, or as many as the context.
+    Return None if the budget does not exceed the rows that a step of the other program reads, or reaches the context.
 
     Args:
         held: bytes of one sequence over all layers.

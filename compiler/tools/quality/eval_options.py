@@ -1,5 +1,5 @@
-"""Options of an evaluation, checked as far as that goes without the model. No library is imported, for the help of
-`sscc eval`."""
+"""Options of an evaluation, with all checks that do not need the model. Imports no library, so that `sscc eval --help`
+is fast."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
 
 TASK, CELLS = "tasks", "caches to compare"
-"""Headings of help."""
+"""Headings of these options in `--help`."""
 SLOW = ("niah_multiquery", "list_copy", "answer_recall", "extraction")
 DEFAULT_TASKS = tuple(name for name in TASKS if name not in SLOW)
 DEFAULT_EXAMPLES = 20
 
 
 class EvaluationOptionErrors(ErrorKind):
-    REPEATED_VALUE = UsageError, "{option} has the same value twice: give each once"
+    REPEATED_VALUE = UsageError, "{option} has the same value twice"
     NOTHING_TO_EVALUATE = UsageError, "there is nothing to evaluate: give --tasks or --examples-file"
-    NO_LENGTH = UsageError, "the tasks have no length of prompts: give --lengths"
-    NO_EXAMPLES = UsageError, "the tasks have no number of examples: give --examples"
-    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, which is none of {tasks}{similar_hint}"
-    TEXT_WITHOUT_PERPLEXITY = UsageError, "--text is for the task perplexity: give --tasks perplexity, or no --text"
+    NO_LENGTH = UsageError, "the tasks need a prompt length: give --lengths"
+    NO_EXAMPLES = UsageError, "the tasks need a number of examples: give --examples"
+    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, it must be one of {tasks}{similar_hint}"
+    TEXT_WITHOUT_PERPLEXITY = UsageError, "--text applies to the task perplexity: add that to --tasks, or omit --text"
     PERPLEXITY_WITHOUT_TEXT = UsageError, "the task perplexity needs a text: give --text FILE"
     PERPLEXITY_OF_CHAT = (
         UsageError,
-        "the task perplexity measures plain text, and --chat makes none: leave one of them out",
+        "the task perplexity predicts plain text, but --chat makes conversations: leave one of them out",
     )
-    RULE_NAMED_AS_METHOD = UsageError, "--kv-policy has a rule with the name of the method {rule}: rename the rule"
-    POOLS_WITHOUT_POOLING = UsageError, "--kv-pool compares the methods {methods}: add one of them to --methods"
-    EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes compares the method {method}: add it to --methods"
-    FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch limits the method {method}: add it to --methods"
+    RULE_NAMED_AS_METHOD = UsageError, "--kv-policy has a rule with the same name as the method {rule}: rename the rule"
+    POOLS_WITHOUT_POOLING = UsageError, "--kv-pool applies to the methods {methods}: add one of them to --methods"
+    EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes applies to the method {method}: add it to --methods"
+    FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch applies to the method {method}: add it to --methods"
     NO_LANDMARKS = UsageError, "the method {method} needs landmarks: give --kv-landmark-bits"
-    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, which is none of {choices}"
-    NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template, which --chat needs: leave --chat out"
+    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, it must be one of {choices}"
+    NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template: leave --chat out"
     NO_TOKENIZER = (
         UsageError,
-        "{model} has no tokenizer, which the task {task} needs: give --examples-file with tokens",
+        "the task {task} needs a tokenizer, but {model} has none: give --examples-file with tokens",
     )
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numeric formats of programs; None is the one that fits the checkpoint."""
+    """Numeric formats of programs; None for the checkpoint's default."""
 
     dtype: str | None = None
     weight_format: WeightChoice | None = None
@@ -73,7 +73,7 @@ class EvalOptions(InterpreterOptions):
     """Options of an evaluation.
 
     Attributes:
-        selection: scores of prompts and the rows that stay, for all cells.
+        selection: options of prompt scoring and of unselected rows, for all cells.
         numbers: numeric formats of programs.
 
     Raises:
@@ -88,7 +88,7 @@ class EvalOptions(InterpreterOptions):
         "extra `ruler`)", "TASK", group=TASK, words=True,
         default=f"all but {', '.join(SLOW)}, unless --examples-file is given",
     )  # fmt: skip
-    lengths: tuple[int, ...] = option((1024,), "tokens of prompts", "N", group=TASK, words=True, least=1)
+    lengths: tuple[int, ...] = option((1024,), "prompt lengths in tokens", "N", group=TASK, words=True, least=1)
     examples: int | None = option(
         DEFAULT_EXAMPLES, "examples per task and length", "N", group=TASK,
         default=f"{DEFAULT_EXAMPLES}; all of an --examples-file", least=1, identity=False,
@@ -97,31 +97,31 @@ class EvalOptions(InterpreterOptions):
     text: Path | None = option(None, f"long text for the task {PERPLEXITY}, - for stdin", "FILE", group=TASK)
     score_tokens: int = option(128, f"scored tokens per window of {PERPLEXITY}", "N", group=TASK, least=1)
     files: tuple[Path, ...] = option(
-        (), "JSON lines with prompt and answers, or as LongBench and RULER write them", "FILE", group=TASK, words=True,
+        (), "JSON lines with prompt and answers, or files of LongBench or RULER", "FILE", group=TASK, words=True,
         flags=("--examples-file",),
     )  # fmt: skip
     max_prompt: int | None = option(
-        None, "longest prompt of a file, in tokens; longer ones lose their middle", "N", group=TASK, least=2
+        None, "maximum tokens of a prompt from a file; longer prompts lose their middle", "N", group=TASK, least=2
     )
     chat: bool = option(
-        False, "ask in a user's turn of the checkpoint's chat template, whose tokens count in --lengths, instead of "
-        "plain text to be continued", group=TASK,
+        False, "put prompts into a user turn of the checkpoint's chat template (whose tokens count in --lengths); "
+        "otherwise they are plain text", group=TASK,
     )  # fmt: skip
     methods: tuple[str, ...] = option(
-        tuple(name for name in METHODS if name != QUERY),  # whose budgets are read, not held
-        f"methods to compare: {', '.join(METHODS)}, the last of which holds every row", "METHOD", group=CELLS,
+        tuple(name for name in METHODS if name != QUERY),  # its budget limits the rows that are read, not held
+        f"methods to compare: {', '.join(METHODS)}, query keeps every row", "METHOD", group=CELLS,
         words=True,
     )  # fmt: skip
     rules: tuple[Rule, ...] = option(
-        (), "rules of yours to compare, FILE.py or FILE.py:CLASS, whose files are executed", "FILE", group=CELLS,
+        (), "user-defined rules to compare, FILE.py or FILE.py:CLASS; the files are executed", "FILE", group=CELLS,
         flags=("--kv-policy",), words=True,
     )  # fmt: skip
     budgets: tuple[int, ...] = option(
-        (256, 512), "rows of each method's cache", "ROWS", group=CELLS, words=True, least=1
+        (256, 512), "cache rows of each method", "ROWS", group=CELLS, words=True, least=1
     )
     layer_topks: tuple[LayerTopk, ...] = option_like(
         CompileOptions, "kv_topk_per_layer", (),
-        help="per-layer budgets for snapstream, as in `sscc compile`; each is compared with the total spread evenly",
+        help="per-layer budgets for snapstream, as in `sscc compile`; each is compared with its total spread evenly",
         group=CELLS, words=True, default="",
     )  # fmt: skip
     landmark_bits: tuple[int, ...] = option_like(
@@ -130,23 +130,23 @@ class EvalOptions(InterpreterOptions):
     )  # fmt: skip
     fetches: tuple[int, ...] = option_like(
         CompileOptions, "kv_fetch", (),
-        help="most rows that a step of query fetches per KV head; each is compared with no limit", group=CELLS,
+        help="maximum rows that a step of query fetches per KV head; each is compared with no limit", group=CELLS,
         words=True, default="",
     )  # fmt: skip
     equal_bytes: bool = option(
-        False, "compare query in encoded rows also with snapstream that holds the same bytes in plain ones", group=CELLS
+        False, "compare query in encoded rows with snapstream of the same bytes in plain rows, too", group=CELLS
     )
     kv_dtypes: tuple[str, ...] = option_like(
         CompileOptions, "kv_dtype", (PLAIN,), group=CELLS, words=True, default="", choices=KV_DTYPES
     )
     pools: tuple[int, ...] = option_like(
-        CompileOptions, "kv_pool", (), help="widths of the pooling over scores to compare, odd numbers",
+        CompileOptions, "kv_pool", (), help="widths of score pooling to compare, odd numbers",
         default=str(DEFAULT_POOL), group=CELLS, words=True,
     )  # fmt: skip
     draft: Path | None = option_like(DraftOptions, "draft", None, identity=False)
     keeps: tuple[float, ...] = option_like(
         DraftOptions, "keep", (),
-        help="shares of a prompt's chunks of 32 tokens to read, each compared with whole prompts", words=True,
+        help="fractions of a prompt's 32-token chunks to prefill, each compared with whole prompts", words=True,
         identity=False,
     )  # fmt: skip
     delimiter: str | None = option_like(DraftOptions, "keep_delimiter", None, identity=False)
@@ -165,13 +165,12 @@ class EvalOptions(InterpreterOptions):
 
     @cached_property
     def text_content(self) -> str:
-        """Return the contents of `text`, "" if there is none. It is read once, because it may be stdin. Raises
-        InputError."""
+        """Contents of `text`, "" if there is none, read once because it may be stdin. Raises InputError."""
         return "" if self.text is None else read_text(self.text)
 
     @cached_property
     def drafted_by(self) -> Artifact | None:
-        """Return the draft. Raises as `Artifact.load`."""
+        """The draft's artifact; None without a draft. Raises the errors of `Artifact.load`."""
         from sscc.runtime.session.artifact import Artifact
 
         return None if self.draft is None else Artifact.load(self.draft)
@@ -214,8 +213,8 @@ class EvalOptions(InterpreterOptions):
                 raise EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS(bits=bits, choices=LANDMARK_BITS)
 
     def described(self) -> dict[str, Any]:
-        """Return everything that determines the meaning of a result, for JSON; not the number or the speed of examples.
-        """
+        """Return the options that determine a result, as JSON values, without the number of examples and options of
+        speed."""
         own = {name: _recorded(getattr(self, name)) for name, each in records_of(EvalOptions).items() if each.identity}
         return {
             "version": own_version(),
@@ -240,8 +239,8 @@ class EvalOptions(InterpreterOptions):
 
 
 def _recorded(value: Any) -> Any:
-    """Return the value of an option as a journal has it: None for an option that is off, which earlier journals do not
-    name."""
+    """Return the JSON value of an option in a journal: None for an option that is off, so that journals from before the
+    option existed stay valid."""
     if isinstance(value, tuple):
         return [each if isinstance(each, int | float | str) else str(each) for each in value] or None
     return value or None if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""The plan of an evaluation: options, checked as far as possible without the model, and their examples."""
+"""The examples and cells of an evaluation."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def make_examples(
     """Return the examples in the order of tasks, lengths and numbers.
 
     Args:
+        options: options of the evaluation.
+        tokenizer: tokenizer of the checkpoint; None without one.
         template: chat template of the checkpoint, for `options.chat`; None if it has none.
 
     Raises:
@@ -62,7 +64,7 @@ def _of_task(task: str, options: EvalOptions, prompts: PromptFormat) -> Iterator
 
 
 def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
-    """Return the cells for these examples, all with room for the longest one. Raises UsageError."""
+    """Return the cells, whose maximum context fits the longest example. Raises UsageError for an invalid cell."""
     cells = make_cells(
         options.methods,
         options.budgets,

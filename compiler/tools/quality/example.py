@@ -1,4 +1,4 @@
-"""An example, the product of every task: a prompt, the expected answer, and its metric."""
+"""An example of a task: a prompt, the expected answer, and its metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Example:
         length: requested length in tokens; 0 if the example has its own length.
         index: number of the example within its task and length, from 0.
         prompt: tokens that are prefilled.
-        answers: answers that the metric compares with.
+        answers: expected answers for the metric.
         metric: a name of `METRICS` (answer_scores.py); "nats" if `continuation` is scored instead, "tokens" if the
             answer is `answer_tokens`.
         max_new_tokens: number of tokens to generate.
@@ -24,7 +24,7 @@ class Example:
         text: text of the prompt; "" if there is none.
         answer_tokens: expected continuation of a prompt of tokens without text.
         continuation: tokens that follow the prompt, to be predicted one by one.
-        spoken: tokens of an answer in progress: steps feed them after the prompt, before any are generated.
+        spoken: first tokens of the answer, which are fed by decode steps after the prompt before tokens are generated.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Example:
 
     @property
     def group(self) -> str:
-        """Task and length: examples of one group are averaged."""
+        """Task and length; the scores of a group are averaged."""
         return f"{self.task}@{self.length}" if self.length else self.task
 
     @property
@@ -51,7 +51,7 @@ class Example:
 
     @property
     def positions(self) -> int:
-        """Required context, in tokens; the same for every example of a task and a length."""
+        """Required context in tokens, equal for all examples of a task and length."""
         context = max(len(self.prompt) + len(self.spoken), self.length)
         return context + max(self.max_new_tokens, len(self.continuation))
 
@@ -62,12 +62,12 @@ class Example:
 
     @property
     def prompt_sha256(self) -> str:
-        """Sha256 of all given tokens, in hexadecimal digits."""
+        """SHA-256 of the prompt, the first tokens of the answer and the continuation, in hexadecimal digits."""
         tokens = (self.prompt, self.continuation, self.spoken) if self.spoken else (self.prompt, self.continuation)
         return hashlib.sha256(repr(tokens).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the example for JSON, with everything that another program needs to run it."""
+        """Return the example as a JSON object that is sufficient for another program to run it."""
         return {
             "name": self.name,
             "task": self.task,

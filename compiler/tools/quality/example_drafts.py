@@ -1,6 +1,6 @@
-"""Examples before their length is determined: the answers, and the prompt for any amount of filler.
+"""Drafts of examples: the answers, and a function from an amount of filler to the prompt.
 
-They follow RULER (arXiv 2404.06654), with sentences and words of our own.
+The tasks follow RULER (arXiv 2404.06654), with sentences and words of this project.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MOST_COMMON = f" Answer: The top {COMMON} words that appear most often in the l
 
 @dataclass(frozen=True)
 class ExampleDraft:
-    """An example without a length.
+    """An example whose length is not yet determined.
 
     Attributes:
         answers: answers to find in the model's text.
         question: returns the text for a number of units of filler (words or entries); more units only add text.
-        answer_prefix: beginning of the answer, which a model is to continue; as in RULER it belongs to the assistant's
+        answer_prefix: beginning of the answer, which the model continues. As in RULER it is part of the assistant's
             turn if there are turns. In plain text it directly follows the question.
         largest: maximum number of units; None for no limit.
-        spoken: returns the text of an answer in progress for a number of words of filler: it takes half of the length,
-            and steps feed it before anything is generated. None if the model begins the answer itself.
+        spoken: returns the first part of the answer for a number of words of filler. It takes half of the length, and
+            decode steps feed it before tokens are generated. None if the model generates the whole answer.
     """
 
     answers: tuple[str, ...]
@@ -51,7 +51,7 @@ class ExampleDraft:
 
 
 Maker = Callable[[Random, float, int], ExampleDraft]
-"""Makes a draft from a random generator, the depth of the first answer (0 .. 1), and the requested tokens."""
+"""Function from a random generator, the depth of the first answer (0 to 1) and the length in tokens to a draft."""
 
 
 def passkey(random: Random, depth: float, length: int) -> ExampleDraft:
@@ -83,7 +83,15 @@ def multi_query(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def _needles(random: Random, depth: float, *, asked: int, values: int, others: int) -> ExampleDraft:
-    """Return a draft with `asked` keys of `values` numbers each, and `others` that are not asked for, all in prose."""
+    """Return a draft with the numbers of several keys in prose.
+
+    Args:
+        random: random generator.
+        depth: depth of the first answer, 0 to 1.
+        asked: number of keys in the question.
+        values: numbers per key.
+        others: number of further keys.
+    """
     keys = distinct_keys(random, asked + others)
     numbers = distinct_numbers(random, (asked + others) * values)
     stated = [(keys[i // values], number) for i, number in enumerate(numbers)]
@@ -103,7 +111,8 @@ def _needles(random: Random, depth: float, *, asked: int, values: int, others: i
 
 
 def key_value(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A JSON object of random pairs, one of which is asked for ("Lost in the middle", arXiv 2307.03172)."""
+    """Return a draft with a JSON object of random pairs and a question for one value ("Lost in the middle", arXiv
+    2307.03172)."""
     asked, *keys = distinct_keys(random, 1 + max(8, length // 8))
     value, *numbers = distinct_numbers(random, 1 + len(keys))
     entries = [f'"{key}": "{number}"' for key, number in zip(keys, numbers, strict=True)]
@@ -119,7 +128,8 @@ def key_value(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A chain of assignments in noise; all variables with its first value are asked for, after an example."""
+    """Return a draft with a solved example, then a chain of assignments in noise and a question for all variables with
+    its first value."""
     names = _variables(random, 2 * (HOPS + 1))
     shown, chain = names[: HOPS + 1], names[HOPS + 1 :]
     first, second = distinct_numbers(random, 2, 10_000, 100_000)
@@ -133,7 +143,7 @@ def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft
 
 
 def _chain(random: Random, names: Sequence[str], value: str) -> list[tuple[float, str]]:
-    """Return assignments in order, at random depths."""
+    """Return the assignments of a chain in order, each with a random depth."""
     texts = [f"VAR {names[0]} = {value}."]
     texts += [f"VAR {name} = VAR {before}." for before, name in pairwise(names)]
     return list(zip(sorted(random.random() for _ in texts), texts, strict=True))
@@ -154,9 +164,9 @@ def _tracked(value: str, names: Sequence[str]) -> str:
 
 
 def common_words(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A numbered list of words, ten of which occur more often; these are asked for, after an example.
+    """Return a draft with a solved example, then a numbered list of words and a question for its ten most frequent.
 
-    As in RULER, common words occur 6 times as often as others, 10 times from 4096 tokens on.
+    As in RULER, these ten occur 6 times as often as others, and 10 times as often from 4096 tokens on.
     """
     words = random.sample((*NOUNS, *ADJECTIVES), len(NOUNS) + len(ADJECTIVES))
     shown, common, others = words[: 2 * COMMON], words[2 * COMMON : 3 * COMMON], words[3 * COMMON :]

@@ -1,9 +1,9 @@
 """Log-likelihoods for lm-evaluation-harness that include the effect of the compressed cache.
 
-The harness asks for the likelihood of a continuation after a context. If a server answers this by `echo` with
-`logprobs`, full attention computes every number, and the cache has no effect. Here the context is prefilled, which
-compresses it, and the tokens of the continuation are fed one by one over the cache; the first one is scored by the
-context's last token, replayed over the cache.
+The harness requests the likelihood of a continuation after a context. A server that computes it with `echo` and
+`logprobs` uses full attention, and the compressed cache has no effect. Here the context is prefilled, which compresses
+its cache, and decode steps feed the tokens of the continuation one by one. The score of the first token comes from a
+decode step that repeats the context's last token with the compressed cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sscc.runtime.session.session import Session
 
 
 class HarnessErrors(ErrorKind):
-    NO_CONTINUATION = UsageError, "a continuation to score has no tokens"
-    NO_CONTEXT = UsageError, "a context has no tokens: begin it with the token that begins a text"
-    TOO_LONG = UsageError, "a continuation of {tokens} tokens leaves no room for a context, the maximum is {most}"
+    NO_CONTINUATION = UsageError, "a continuation has no tokens"
+    NO_CONTEXT = UsageError, "a context has no tokens: begin it with the token for the beginning of a text"
+    TOO_LONG = UsageError, "a continuation of {tokens} tokens leaves no room for a context; the maximum is {most}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Scoring:
     greedy: bool = True
 
     def take(self, logits: Array) -> bool:
-        """Score the next token by the logits [V] before it. Return True if it was the last."""
+        """Score the next token with its logits [V]. Return True if it was the last."""
         token = self.tokens[self.at]
         self.logprob += log_probability(logits, token)
         self.greedy &= token == int(logits.argmax())
@@ -61,12 +61,12 @@ class _Scoring:
 
 
 class CacheScorer:
-    """Scores continuations over the cache of a session, in all of its slots concurrently.
+    """Scorer of continuations with the cache of a session, in all of its slots concurrently.
 
     Contexts with a common prefix share its prefill.
 
     Args:
-        session: a session for the scorer alone.
+        session: session that nothing else uses.
     """
 
     def __init__(self, session: Session) -> None:
@@ -77,7 +77,7 @@ class CacheScorer:
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
         """Return the likelihood of each continuation after its context, both in tokens.
 
-        A context that does not fit the program's maximum context together with its continuation loses its beginning.
+        If a context and its continuation exceed the program's maximum context, the beginning of the context is dropped.
 
         Raises:
             UsageError: an empty context or continuation, or a continuation that alone does not fit.
@@ -108,7 +108,7 @@ class CacheScorer:
                     del running[slot]
 
     def _fitting(self, context: Sequence[int], continuation: Sequence[int]) -> Sequence[int]:
-        """Return the end of a context that fits beside its continuation, whose last token is not fed."""
+        """Return the end of a context that fits together with its continuation, whose last token is not fed."""
         if not continuation:
             raise HarnessErrors.NO_CONTINUATION()
         if not context:
@@ -120,7 +120,7 @@ class CacheScorer:
         return context[max(0, len(context) - room) :]
 
     def _begin(self, slot: int, context: tuple[int, ...]) -> Array:
-        """Prefill a context. Return the logits [V] after it from a step over the compressed cache."""
+        """Prefill a context. Return the logits [V] after it from a decode step with the compressed cache."""
         prompt = Excerpt.whole(np.array(context, np.int64))
         if self._last is None or self._last.prompt.tokens.key != prompt.key:
             self._session.start_prefill(slot, prompt, *self._prompts.begin(prompt))
@@ -135,13 +135,14 @@ class CacheScorer:
 def rolling_windows(tokens: Sequence[int], before: int, most: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield contexts and continuations of a text, so that each of its tokens is in one continuation.
 
-    They are those of lm-evaluation-harness (`get_rolling_token_windows` with one token of context, made disjoint): each
-    continuation is as long as fits behind one token, and the last one has a context as long as fits.
+    They are the disjoint windows of lm-evaluation-harness (`get_rolling_token_windows` with one token of context). Each
+    continuation has `most` tokens after one token of context, except the last, whose longer context makes up for the
+    missing tokens.
 
     Args:
         tokens: tokens of the text.
-        before: token in front of the text.
-        most: maximum number of tokens of a context and its continuation.
+        before: context of the first window.
+        most: maximum number of fed tokens; the last token of a continuation is not fed.
     """
     begin = 0
     while begin < len(tokens):

@@ -1,4 +1,4 @@
-"""Prompts of a given length: filler with needles in it, and the search for the size that fits."""
+"""Prompts of a given length: filler with needles, and a search for the amount of filler."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sscc.compiler.tools.quality.prose import NOISE, SENTENCES
 from sscc.ir.errors import ErrorKind, UsageError
 
 Count = Callable[[str], int]
-"""Counts the tokens of a text, including special tokens that are added."""
+"""Function from a text to its number of tokens, including added special tokens."""
 
 
 class HaystackErrors(ErrorKind):
-    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: its shortest form has {smallest}"
+    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: it has at least {smallest}"
 
 
 class Haystack:
@@ -26,7 +26,7 @@ class Haystack:
 
     @classmethod
     def prose(cls, random: Random) -> Haystack:
-        """Return our sentences in random order; none is repeated before all have occurred."""
+        """Return this project's sentences in random order; none is repeated before all have occurred."""
         return cls(_shuffled(random))
 
     @classmethod
@@ -35,10 +35,12 @@ class Haystack:
         return cls(_repeated())
 
     def text(self, words: int, needles: Sequence[tuple[float, str]] = ()) -> str:
-        """Return the first `words` words with (depth, needle) at the ends of the sentences nearest to their depths.
+        """Return the first `words` words, with each needle at the end of the sentence nearest to its depth.
 
-        A depth is a fraction of the words: 0 puts a needle first, 1 behind the last whole sentence. Needles at the same
-        place keep their order.
+        Args:
+            words: number of words, without needles.
+            needles: pairs of depth and text. Depth 0 is the beginning, 1 the end of the last whole sentence. Needles at
+                the same place keep their order.
         """
         while self._ends[-1] <= words:
             self._words += next(self._sentences).split()
@@ -78,7 +80,7 @@ def fit(build: Callable[[int], str], length: int, count: Count, what: str, large
     limit = length if largest is None else largest  # every unit of filler has at least one token
     low, high = 0, limit + 1
     step = 16
-    while low + step < high:  # most prompts are far below the limit: search for an upper bound nearby first
+    while low + step < high:  # most prompts are far below the limit, so first search for a close upper bound
         if count(build(low + step)) > length:
             high = low + step
             break

@@ -1,4 +1,4 @@
-"""The journal of an evaluation: each example adds one JSON line, so an interrupted run continues where it stopped."""
+"""Journal of an evaluation: one JSON line per example, so that an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FORMAT = 1
 
 
 class EvaluationJournalErrors(ErrorKind):
-    OTHER_PROMPT = UsageError, "{path} has the example {example} with another prompt: give another --output"
-    BEING_WRITTEN = UsageError, "another process is writing {path}: wait for it, or end it"
-    NO_RECORD = InputError, "{path}:{line} is not the record of an example: delete the line"
+    OTHER_PROMPT = UsageError, "{path} contains the example {example} with another prompt: give another --output"
+    BEING_WRITTEN = UsageError, "another process is writing {path}: wait for it, or stop it"
+    NO_RECORD = InputError, "{path}:{line} is not a record of an example: delete the line"
     NOT_AN_OBJECT = InputError, "{path}:{line} is damaged: it is not a JSON object"
-    OTHER_FORMAT = InputError, "{path} is not a journal of `sscc eval` of format {format}: give another --output"
+    OTHER_FORMAT = InputError, "{path} is not an `sscc eval` journal of format {format}: give another --output"
     OTHER_OPTIONS = (
         UsageError,
-        "{path} was made with {option} {recorded}, not {value}: give another --output, or the same options",
+        "{path} was written with {option} {recorded}, not {value}: give another --output, or the same options",
     )
 
 
 @dataclass(frozen=True)
 class Record:
-    """A line: one example through one cell. The fields are those of `Example` and `ExampleResult`."""
+    """A line of a journal: the result of one example in one cell, with fields of `Example` and `ExampleResult`."""
 
     cell: str
     example: str
@@ -53,16 +53,17 @@ class Record:
 class Journal:
     """An append-only file of records, after a first line with the options of the run.
 
-    Each line is on disk when `add` returns, or not in the file at all. An incomplete last line comes from a run that
-    was killed while writing, and is dropped. Use it as a context manager.
+    Each line is on disk when `add` returns. An incomplete last line is left by a process that was killed while
+    writing, and is dropped. Use it as a context manager.
 
     Args:
-        options: options that determine the meaning of records, as JSON values.
+        path: file of the journal, created if necessary.
+        options: options that determine the results, as JSON values.
 
     Raises:
-        UsageError: the file was made with other options, or another process is writing it.
-        InputError: it is not a journal, or is damaged.
-        OutputError: it cannot be written.
+        UsageError: the file was written with other options, or another process is writing it.
+        InputError: the file is not a journal, or is damaged.
+        OutputError: the file cannot be written.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
@@ -85,14 +86,14 @@ class Journal:
             raise
 
     def has(self, cell: str, example: Example) -> bool:
-        """Return True if the example is done. Raises UsageError if it was done with another prompt."""
+        """Return True if the journal has the example in a cell. Raises UsageError if its prompt differs."""
         record = self.records.get((cell, example.name))
         if record is not None and record.prompt_sha256 != example.prompt_sha256:
             raise EvaluationJournalErrors.OTHER_PROMPT(path=self.path, example=example.name)
         return record is not None
 
     def add(self, record: Record) -> None:
-        """Write a line. Raises OutputError."""
+        """Append a record. Raises OutputError."""
         self._write(asdict(record))
         self.records[record.cell, record.example] = record
 

@@ -1,6 +1,6 @@
-"""Drafts of tasks with long answers, during which the rows that a step needs change.
+"""Drafts of tasks with long answers, during which decode steps need different rows.
 
-A cache that is selected once, at the end of the prompt, suits the first words of such an answer best.
+A cache that is selected once, at the end of the prompt, is best for the first words of such an answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INVOICE = (
 
 
 def list_copy(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A list of items somewhere in prose, all of which are to be repeated in order."""
+    """Return a draft with a list of items in prose, which the answer must repeat in order."""
     items = distinct_keys(random, ITEMS)
     needle = f"Here is the list of things to be packed:{numbered(items)}."
     prose = Haystack.prose(random)
@@ -44,8 +44,8 @@ def list_copy(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def answer_recall(random: Random, depth: float, length: int) -> ExampleDraft:
-    """A long answer that states a number at its beginning and is asked for it at its end; the prompt does not contain
-    it."""
+    """Return a draft whose answer states a number at its beginning and must repeat it at its end. The prompt does not
+    contain the number."""
     (key,) = distinct_keys(random, 1)
     (number,) = distinct_numbers(random, 1)
     told, answer = Haystack.prose(random), Haystack.prose(random)
@@ -62,8 +62,8 @@ def answer_recall(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def extraction(random: Random, depth: float, length: int) -> ExampleDraft:
-    """The details of an invoice scattered in prose, to be written as a JSON object, like Text2JSON in arXiv 2604.08426,
-    with texts of our own."""
+    """Return a draft with the details of an invoice scattered in prose, which the answer must list as a JSON object. It
+    follows Text2JSON (arXiv 2604.08426), with texts of this project."""
     names = iter(distinct_keys(random, len(INVOICE)))
     numbers = iter(distinct_numbers(random, len(INVOICE), 10_000, 100_000))
     values = {field: next(numbers if kind == NUMBER else names) for field, _, kind in INVOICE}

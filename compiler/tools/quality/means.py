@@ -22,13 +22,13 @@ class Score:
     """One group of examples in one cell.
 
     Attributes:
-        metric: "nats" (less is better) or one from 0 to 1.
+        metric: "nats" (lower is better), or the name of a metric from 0 to 1.
         mean, standard_error: over the examples.
-        low, high: 95 % interval of the mean (`interval`), which contains it.
+        low, high: 95 % confidence interval of the mean (`interval`).
         difference, difference_error: mean and standard error of the score minus the full cache's score of the same
             example; None without a full cache.
-        by_depth: mean and number of the examples whose answer is in each quarter of the prompt, first to last; empty if
-            answers have no single position.
+        by_depth: mean score and number of the examples with the answer in each quarter of the prompt, first to last;
+            empty if answers have no single position.
     """
 
     group: str
@@ -55,7 +55,7 @@ class CellSummary:
     Attributes:
         scores: in the order of the groups.
         kv_bytes: bytes of one sequence, over all layers: K, V and landmarks.
-        read_bytes: bytes of these that a step reads at max_context.
+        read_bytes: the part of `kv_bytes` that a decode step reads at max_context.
         full_kv_bytes: bytes of an uncompressed cache of max_context rows.
         records: the records behind the scores, by the example's name.
     """
@@ -96,11 +96,14 @@ def summarise(
     records: Sequence[Record],
     first: CellSummary | None,
 ) -> CellSummary:
-    """Return the scores of a cell from the record of each example.
+    """Return the scores of a cell.
 
     Args:
-        first: summary of the first cell, with which others are compared if it is the full cache; None for the first
-            cell.
+        cell: the cell.
+        signature: signature of its program.
+        examples: all examples.
+        records: the cell's record of each example.
+        first: summary of the first cell, the baseline of differences if it is the full cache; None for the first cell.
     """
     full = first.records if first is not None and first.cell.method == FULL else None
     scores = []
@@ -154,10 +157,10 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of a metric's scores, which contains it.
+    """Return the 95 % confidence interval of the mean of a metric's scores. It contains the mean.
 
-    Nats per token: mean -+ 1.96 standard errors. Scores from 0 to 1: the same within these bounds, or Wilson's score
-    interval if every score is 0 or 1.
+    For nats per token it is the mean -+ 1.96 standard errors. For scores from 0 to 1 it is the same, cut to that range,
+    or Wilson's score interval if every score is 0 or 1.
     """
     mean, error = mean_and_error(values)
     if metric == NATS:
@@ -168,9 +171,9 @@ def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the fraction `right / n`, which contains the fraction and lies within 0 and 1.
+    """Return Wilson's 95 % confidence interval of the fraction `right / n`. It lies in [0, 1], around the fraction.
 
-    Ends that equal the fraction (0 of n, n of n) are set exactly, because evaluating the formula would round them.
+    An end that equals the fraction (0 of n, n of n) is set exactly, because the formula rounds.
     """
     share = right / n
     centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)

@@ -1,4 +1,4 @@
-"""The evaluated model: its digest, its tokenizer, and a program for every cell, each made once."""
+"""The evaluated model: its digest, its tokenizer, and a compiled program for every cell."""
 
 from __future__ import annotations
 
@@ -33,45 +33,46 @@ TOKENIZER = "tokenizer.json"
 
 
 class ModelFiles:
-    """A checkpoint, and a folder for files made from it.
+    """A checkpoint, and a folder of files derived from it.
 
     Args:
-        model: anything that `sscc compile` accepts.
-        folder: created if necessary; files are reused if model, options and compiler are the same.
+        model: model that `sscc compile` accepts.
+        folder: created if necessary. Its files are reused if model, options and compiler are the same.
+        numbers: numeric formats of the programs.
 
     Raises:
         InputError: there is no such model.
     """
 
     def __init__(self, model: Path, folder: Path, numbers: Numbers) -> None:
-        state_of(model)  # raises if there is none
+        state_of(model)  # raises InputError if the model does not exist
         self.model = model
         self._folder = folder
         self._numbers = numbers
 
     @cached_property
     def digest(self) -> str:
-        """Sha256 (hex) over the names and bytes of its files."""
+        """SHA-256 (hexadecimal) of the names and contents of the model's files."""
         return files_digest(
             [self.model] if self.model.is_file() else sorted(p for p in self.model.rglob("*") if p.is_file())
         )
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer of the checkpoint, None if it has none. Raises InputError if it is damaged."""
+        """Tokenizer of the checkpoint; None without one. Raises InputError if it is damaged."""
         path = self._tokenizer_folder / TOKENIZER
         return load_tokenizer(path) if path.is_file() else None
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """Chat template of the checkpoint, None if it has none; its date is DAY. Raises InputError if it is damaged."""
+        """Chat template of the checkpoint with the date DAY; None without one. Raises InputError if it is damaged."""
         from sscc.runtime.text.chat_template import ChatTemplate
 
         return ChatTemplate.load(self._tokenizer_folder, lambda: DAY)
 
     @cached_property
     def _tokenizer_folder(self) -> Path:
-        """Return a folder with the checkpoint's tokenizer. It is kept: converting that of a .gguf takes seconds."""
+        """Folder with the checkpoint's tokenizer, kept because the conversion of a .gguf's tokenizer takes seconds."""
         folder = self._folder / f"{self.digest[:16]}-tokenizer"
         if not (folder / TOKENIZER).is_file():
             from sscc.compiler.frontend.checkpoint import open_checkpoint
@@ -88,9 +89,10 @@ class ModelFiles:
     def artifact(
         self, geometry: Geometry, layer_topk: LayerTopk | None = None, rule: Rule | None = None
     ) -> Artifact:
-        """Return the program for a geometry; it is compiled if it does not exist. Raises as `compile_model` does.
+        """Return the program for a geometry, compiled if it does not exist yet. Raises the errors of `compile_model`.
 
         Args:
+            geometry: geometry of the cache.
             layer_topk: selected positions per layer, if they differ.
             rule: user's rule, whose name and digest are in the geometry.
         """

@@ -1,4 +1,4 @@
-"""Users' examples, one JSON object per line, and files of LongBench and RULER.
+"""Examples from files of JSON lines, also those of LongBench and RULER.
 
 A line has a prompt and the expected answer:
 
@@ -7,7 +7,7 @@ A line has a prompt and the expected answer:
     {"input": .., "outputs": [..]}                                     RULER
     {"tokens": [..], "answer_tokens": [..]}                            for a model without a tokenizer
 
-and may have "task" (default: the dataset, else the file's name), "metric" and "max_new_tokens".
+Optional fields are "task" (default: the dataset, else the file's name), "metric" and "max_new_tokens".
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ LONGBENCH = {
     "passage_count": ("numbers", 32),
     "passage_retrieval_en": ("numbers", 32),
 }
-"""LongBench's datasets that can be scored here: metric, new tokens."""
+"""Supported LongBench datasets, with metric and maximum number of new tokens."""
 
 OWN_PROMPT = ("passage_count", "passage_retrieval_en")
-"""Datasets whose question is in LongBench's prompt, not in the file."""
+"""Datasets whose question is in LongBench's prompt template, not in the file."""
 
 REFUSED = {
     "gov_report": "ROUGE",
@@ -58,7 +58,7 @@ REFUSED = {
     "lcc": "edit similarity",
     "repobench-p": "edit similarity",
 }
-"""LongBench's datasets that need a metric which is not available."""
+"""Unsupported LongBench datasets, with the metric that sscc does not implement."""
 
 
 class ExampleFileErrors(ErrorKind):
@@ -71,16 +71,16 @@ class ExampleFileErrors(ErrorKind):
     )
     ANSWERS_ARE_NOT_FIELDS = (
         InputError,
-        "{where} has the metric {metric}, whose answers must be fields of a JSON object, as '\"name\": \"value\"'",
+        "{where} has the metric {metric}, which needs answers of the form '\"name\": \"value\"'",
     )
     TEMPLATE_FILLS_PROMPT = (
         UsageError,
         "--max-prompt is {longest}, but the chat template alone has {template_tokens} tokens: give at least {least}",
     )
-    NO_SUCH_METRIC_HERE = UsageError, "{where}: LongBench scores {dataset} by {metric}, which sscc does not have"
+    NO_SUCH_METRIC_HERE = UsageError, "{where}: LongBench scores {dataset} by {metric}, which sscc does not implement"
     QUESTION_IN_PROMPT = (
         UsageError,
-        "{where}: the question of {dataset} is in LongBench's prompt: give the whole text as the field prompt",
+        "{where}: the question of {dataset} is in LongBench's prompt template: give the whole text as the field prompt",
     )
     UNKNOWN_METRIC = UsageError, "{where} has the metric {metric!r}, it must be one of {metrics}"
     BAD_NEW_TOKENS = UsageError, "{where} has max_new_tokens {value!r}, which is not a number of at least 1"
@@ -95,14 +95,15 @@ def own_examples(
     """Return the first `count` examples (None for all) of each task in a file.
 
     Args:
-        prompts: converts text to tokens, as a whole user turn if it has a template; None if the model has no tokenizer.
-            Lines of tokens are used unchanged.
-        longest: maximum number of tokens of a prompt; a longer one loses its middle, as in LongBench; None for no
-            limit.
+        path: file of JSON lines.
+        count: number of examples per task.
+        prompts: format of text prompts, in a user turn if it has a template; None if the model has no tokenizer. Lines
+            of tokens are used unchanged.
+        longest: maximum tokens of a prompt. Longer prompts lose their middle, as in LongBench. None for no limit.
 
     Raises:
         InputError: a line is not an example.
-        UsageError: a dataset that cannot be scored, text without a tokenizer, or `longest` leaves no room for text.
+        UsageError: a dataset is not supported, a text prompt has no tokenizer, or `longest` leaves no room for text.
     """
     seen: Counter[str] = Counter()
     for number, line in enumerate(read_text(path).split("\n"), 1):
@@ -119,7 +120,7 @@ def own_examples(
 
 
 def cut_middle(tokens: list[int], longest: int) -> list[int]:
-    """Return the first and the last half of `longest` tokens."""
+    """Return at most `longest` tokens: half of them from the beginning, half from the end."""
     if len(tokens) <= longest:
         return tokens
     return [*tokens[: longest // 2], *tokens[len(tokens) - (longest - longest // 2) :]]
@@ -180,7 +181,7 @@ def _scoring(fields: dict[str, Any], where: str) -> tuple[str, int]:
 
 
 def _prompt(fields: dict[str, Any], where: str) -> str:
-    """Return the prompt of a line, or its context with a question behind it."""
+    """Return the prompt of a line, or its context followed by its question."""
     if isinstance(fields.get("prompt"), str):
         return str(fields["prompt"])
     question, context = fields.get("input"), fields.get("context")

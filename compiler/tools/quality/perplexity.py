@@ -1,4 +1,4 @@
-"""Windows of a long text: a part that is prefilled, and the tokens after it, to be predicted one by one."""
+"""Windows of a long text: tokens to prefill, followed by tokens to predict one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sscc.runtime.text.tokenizer import encode
 class PerplexityErrors(ErrorKind):
     TEXT_TOO_SHORT = (
         UsageError,
-        "{name} has {tokens} tokens, which is less than one window of {length} + {scored}: give a longer text",
+        "{name} has {tokens} tokens, fewer than one window of {length} + {scored}: give a longer text",
     )
 
 
@@ -25,11 +25,18 @@ def perplexity_examples(
 ) -> Iterator[Example]:
     """Return `count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
 
-    Args:
-        name: name of the text in messages.
+    Windows overlap if the text is too short for disjoint ones.
 
-    Windows overlap if they do not fit into the text side by side. Raises UsageError if the text is shorter than one
-    window.
+    Args:
+        text: the text.
+        name: name of the text in messages.
+        lengths: prefilled tokens of a window.
+        scored: predicted tokens of a window.
+        count: windows per length.
+        tokenizer: tokenizer of the model.
+
+    Raises:
+        UsageError: the text is shorter than one window.
     """
     tokens = encode(tokenizer, text)
     for length in lengths:

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 APART = 0.07
-"""Octaves between points of different series that have the same place on the x axis."""
+"""Distance in octaves between points of different series with the same x value."""
 TICKS = 7
 """Largest number of tick labels on an x axis."""
 
 
 def require_plotting() -> None:
     """Raise UsageError if matplotlib is not installed."""
-    require(EVAL, "the plot, which --no-plot leaves out,")
+    require(EVAL, "the plot (skipped with --no-plot)")
 
 
 def plot(cells: Sequence[CellSummary], title: str) -> bytes:
-    """Return an SVG with a column per group of examples, over rows above and over bytes below. Equal results give equal
-    bytes."""
+    """Return an SVG with a column per group of examples: scores over cache rows above, over cache bytes below. Equal
+    results give equal bytes."""
     groups = len(cells[0].scores)
 
     def draw(pyplot: Any) -> Any:
@@ -81,7 +81,7 @@ def _draw(
 
 
 def _ticks(places: Sequence[float]) -> list[float]:
-    """Return those of the sorted places whose labels do not overlap on a logarithmic axis."""
+    """Return the sorted places without those whose labels would overlap others on a logarithmic axis."""
     ticks: list[float] = []
     for place in places:
         if not ticks or math.log2(place / ticks[-1]) * TICKS >= math.log2(places[-1] / places[0]):

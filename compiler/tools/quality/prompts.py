@@ -1,5 +1,4 @@
-"""Conversion of questions to the tokens of a prompt: text to be continued, or a turn of the checkpoint's chat template.
-"""
+"""Conversion of questions to prompts: plain text that the model continues, or a turn of the model's chat template."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from sscc.runtime.text.chat_template import ChatTemplate
 
 DAY = datetime(2024, 7, 26)
-"""Date for templates that write one, the default of Llama 3's template: prompts are the same every day."""
+"""Fixed date for templates that include one (the default of Llama 3's template), so that prompts are reproducible."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class PromptFormat:
 
     Attributes:
         tokenizer: tokenizer of the model.
-        template: puts the question into a user turn; None for plain text to be continued.
+        template: puts the question into a user turn; None for plain text.
     """
 
     tokenizer: Tokenizer
@@ -33,9 +32,9 @@ class PromptFormat:
     def text(self, question: str, answer_prefix: str = "") -> str:
         """Return the prompt for a question, ending with the beginning of its answer.
 
-        In plain text the answer directly follows the question. With a template it begins behind the generation prompt,
-        as in RULER, with one space before it unless the generation prompt ends in white space. Raises UsageError if the
-        template refuses the question.
+        In plain text the answer directly follows the question. With a template it follows the generation prompt, as in
+        RULER, after one space unless the generation prompt ends in white space. Raises UsageError if the template
+        rejects the question.
         """
         if self.template is None:
             return question + answer_prefix
@@ -45,13 +44,13 @@ class PromptFormat:
         return f"{begun} {answer_prefix.lstrip()}"
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a result of `text`. A template writes the special tokens itself, so none are added then.
+        """Return the tokens of a result of `text`. Special tokens are added only without a template, which has its own.
         """
         return encode(self.tokenizer, text, special=self.template is None)
 
     def encode_answer(self, text: str) -> list[int]:
-        """Return the tokens of an answer, which begins with a space, behind a result of `text`: without special tokens,
-        and in a turn without the space."""
+        """Return the tokens of an answer after a result of `text`, without special tokens. With a template, the space
+        at its beginning is dropped."""
         return encode(self.tokenizer, text if self.template is None else text.lstrip(), special=False)
 
     def count_answer(self, text: str) -> int:
@@ -63,6 +62,6 @@ class PromptFormat:
         return len(self.encode(text))
 
     def added(self, question: str, answer_prefix: str = "") -> int:
-        """Return the number of tokens that the format adds to those of a question and the beginning of its answer."""
+        """Return the number of tokens that the template adds to a question and the beginning of its answer."""
         bare = encode(self.tokenizer, question + answer_prefix, special=False)
         return self.count(self.text(question, answer_prefix)) - len(bare)

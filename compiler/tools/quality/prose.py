@@ -1,4 +1,4 @@
-"""Texts of our own for tasks: sentences to hide needles in, words for keys."""
+"""This project's texts for tasks: sentences as filler, words for keys."""
 
 from __future__ import annotations
 

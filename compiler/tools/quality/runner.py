@@ -1,4 +1,4 @@
-"""An evaluation from beginning to end: examples, cells, existing results, and the remaining runs."""
+"""Execution of an evaluation: examples, cells, existing results, and the remaining runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORK = "work"
 class EvaluationErrors(ErrorKind):
     REPEATED_EXAMPLE = (
         UsageError,
-        "{times} examples have the name {example}: give tasks of different files different names (the field task)",
+        "{times} examples have the name {example}: give the tasks of different files different names (the field task)",
     )
 
 
@@ -51,9 +51,9 @@ class Evaluation:
 
 
 def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
-    """Run every example through every cell, except those that the journal in `folder` already has.
+    """Run every example in every cell, except those in the journal of `folder`.
 
-    Also writes the examples there, for other programs. Programs go to `folder`/work.
+    Also write the examples to `folder`, for other programs, and the compiled programs to `folder`/work.
 
     Raises:
         UsageError: the options do not fit the model, each other, or the journal.
@@ -88,8 +88,8 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Show a progress bar over `total` examples of all cells. The block gets a function to report the running example,
-    and the number of examples done."""
+    """Show a progress bar over `total` examples of all cells. Yield a function that reports the current example and
+    the number of examples finished since its last call."""
     done = 0
     with bar("compiling") as (advance, update):
 
@@ -104,7 +104,7 @@ def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
 
 
 def _with_equal_bytes(cells: list[Cell], files: ModelFiles) -> list[Cell]:
-    """Return the cells, followed by those of SnapStream that hold as many bytes as the ones that select by query."""
+    """Return the cells, followed by SnapStream's cells with as many bytes as those that select by query."""
     programs = (files.artifact(cell.geometry).signature for cell in cells if cell.method == QUERY)
     equal = (snapstream_that_holds(program.held_bytes, program) for program in programs)
     return list({cell.name: cell for cell in [*cells, *filter(None, equal)]}.values())
@@ -119,11 +119,16 @@ def run_cell(
     seen: Callable[[str, int], None] = lambda text, count: None,
     left: Callable[[Example, float, Signature], PromptTokens] | None = None,
 ) -> None:
-    """Run examples one after another, and record each when it is done.
+    """Run examples one after another, and record each when it is finished.
 
     Args:
-        seen: called with the running example, and the number of examples done since the last call.
-        left: shortens prompts by a draft, for cells that read a part of them.
+        session: session of the cell's program.
+        cell: the cell.
+        examples: examples without a result.
+        tokenizer: tokenizer of the model; None without one.
+        journal: journal of the results.
+        seen: callback with the current example, and the number of examples finished since the last call.
+        left: function that shortens a prompt with a draft to a fraction, for cells with `keep`.
     """
     for example in examples:
         seen(f"{cell.name}, {example.group}", 0)
@@ -151,8 +156,8 @@ def _record(cell: Cell, example: Example, outcome: ExampleResult) -> Record:
 
 
 def _check_names(examples: Sequence[Example]) -> None:
-    """Refuse examples with the same name: two files may have a task of the same name, whose examples could not be told
-    apart."""
+    """Raise UsageError for examples with the same name. Two files can have tasks of the same name, whose records would
+    be ambiguous."""
     name, times = Counter(example.name for example in examples).most_common(1)[0]
     if times > 1:
         raise EvaluationErrors.REPEATED_EXAMPLE(example=name, times=times)

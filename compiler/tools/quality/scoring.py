@@ -1,7 +1,7 @@
-"""One example through one compressed cache.
+"""Score of one example with one compressed cache.
 
-The first token after a prompt usually comes from prefill, whose attention is exact and does not depend on the cache. So
-the last token of the prompt is fed once more, at its own position, and all scored tokens come from the cache.
+The logits after a prompt come from prefill, whose attention is exact and does not depend on the compressed cache.
+Therefore a decode step repeats the last token of the prompt at its position, and all scored tokens depend on the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExampleResult:
     """Result of an example.
 
     Attributes:
-        score: score of the example's metric, 0 to 1; nats per token (less is better) for a predicted continuation.
+        score: score of the example's metric, 0 to 1; nats per token (lower is better) for a predicted continuation.
         said: generated text; "" without a tokenizer.
         tokens: generated tokens, the end token included; empty for a predicted continuation.
         kept_rows: rows of the cache in use at the end, per layer and KV head.
@@ -53,8 +53,14 @@ class ExampleResult:
 def run_example(
     session: Session, example: Example, tokenizer: Tokenizer | None, prompt: PromptTokens | None = None
 ) -> ExampleResult:
-    """Prefill slot 0 with the prompt, or with its part that a draft has left, and score the output over the resulting
-    cache."""
+    """Run an example in slot 0 and score its output.
+
+    Args:
+        session: session of the cell's program.
+        example: the example.
+        tokenizer: tokenizer of the model; None without one.
+        prompt: shortened prompt, in place of the example's.
+    """
     start = time.perf_counter()
     session.prefill(0, example.prompt if prompt is None else prompt)
     logits = session.replay(0)
@@ -82,7 +88,7 @@ def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:
 
 
 def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float:
-    """Return minus the mean log-probability of the tokens, each given those before it."""
+    """Return the negative mean log-probability of the tokens, each after those before it."""
     total = 0.0
     for number, token in enumerate(continuation, 1):
         total -= log_probability(logits, token)
@@ -92,7 +98,7 @@ def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float
 
 
 def log_probability(logits: Array, token: int) -> float:
-    """Return the logarithm of the probability of a token under logits [V], in double precision."""
+    """Return the log-probability of a token for logits [V], in double precision."""
     wide = logits.astype(np.float64)
     largest = wide.max()
     return float(wide[token] - largest - np.log(np.exp(wide - largest).sum()))

@@ -1,4 +1,4 @@
-"""The outcome as a table, in text and in Markdown, and as JSON."""
+"""Results as tables (text or Markdown) and as JSON."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sscc.ir.sizes import format_bytes
 
 FORMAT = 1
 LARGEST_EXPONENT = 709.0
-"""Nats beyond which a perplexity exceeds the range of f64."""
+"""Nats per token above which the perplexity exceeds the range of f64."""
 
 Table = list[list[str]]
-"""Rows of cells; the first row is the heading."""
+"""Rows of a table; the first one is the heading."""
 
 
 def tables(cells: Sequence[CellSummary]) -> list[Table]:
-    """Return a table of scores in percent, and one of nats per token, unless they are empty.
+    """Return a table of scores in percent and one of nats per token, each only if it has scores.
 
-    If a cell selects by query, all have columns for the rows that a step reads, and its bytes.
+    If a cell selects by query, the tables have columns for the rows and bytes that a decode step reads.
     """
     tables = []
     caches = ["cache", *_cost_heading(cells)]
@@ -44,10 +44,11 @@ def tables(cells: Sequence[CellSummary]) -> list[Table]:
 
 
 def paired(cells: Sequence[CellSummary]) -> Table | None:
-    """Return each cell's scores minus the full cache's of the same examples, in points, with their 95 % interval.
+    """Return the differences of each cell's scores from the full cache's for the same examples, in points, with their
+    95 % confidence intervals.
 
-    None if no cell selects by query or by a user's rule, is one of several widths of pooling or reads a part of its
-    prompts, there is no full cache, or no score in percent.
+    Return None without a full cache, without scores in percent, and if no cell selects by query, has a user's rule, is
+    one of several pooling widths, or shortens prompts.
     """
     groups = _of(cells[0], nats=False)
     apart = (cell.cell.one_of_pools or cell.cell.rule is not None or cell.cell.keep is not None for cell in cells)
@@ -66,7 +67,7 @@ def markdown(table: Table) -> str:
 
 
 def text(table: Table) -> str:
-    """Return the table in columns of spaces."""
+    """Return the table as plain text with aligned columns."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = []
     for row in table:
@@ -76,7 +77,7 @@ def text(table: Table) -> str:
 
 
 def results(options: EvalOptions, evaluation: Evaluation) -> dict[str, Any]:
-    """Return all results, for JSON."""
+    """Return all results as JSON values."""
     return {
         "format": FORMAT,
         "versions": {"sscc": own_version(), **tool_versions()},
@@ -99,7 +100,7 @@ def page(options: EvalOptions, evaluation: Evaluation, plot: Path | None) -> str
 
 
 def to_json(values: dict[str, Any]) -> str:
-    """Return `results` as text. A number that is not finite, as the nats of logits that are not, becomes null."""
+    """Return `results` as JSON text, with null for numbers that are not finite."""
     return json.dumps(_finite(values), indent=1, allow_nan=False) + "\n"
 
 
@@ -112,14 +113,15 @@ def _finite(value: Any) -> Any:
 
 
 LEGEND = (
-    "Scores in percent with their 95 % interval; of perplexity, nats per token with its standard error, and the "
-    "difference from the full cache on the same tokens. KV, or held: bytes of one sequence. "
-    "All methods with one budget keep the same number of rows; query keeps all rows, and a step reads that number."
+    "Scores are in percent, with 95 % confidence intervals. Perplexity is in nats per token with its standard error, "
+    "followed by the difference from the full cache on the same tokens. KV (or held): cache bytes of one sequence. "
+    "All methods with the same budget keep the same number of rows; query keeps all rows, and reads that number per "
+    "step."
 )
 
 PAIRED = (
-    "The same minus the full cache's score of the same example, in points: the mean and 1.96 of its standard errors on "
-    "either side. An interval of zero width means that all examples differ equally."
+    "Differences from the full cache's score of the same example, in points: the mean -+ 1.96 standard errors. An "
+    "interval of zero width means that the difference is the same for all examples."
 )
 
 CHAT = "Prompts are turns of the model's chat template."
@@ -139,7 +141,7 @@ def _cost_heading(cells: Sequence[CellSummary]) -> list[str]:
 
 
 def _cache(cell: CellSummary, cells: Sequence[CellSummary]) -> list[str]:
-    """Return the name of a cell and its costs, as compared with these cells."""
+    """Return the name and costs of a cell, in the columns of a table of `cells`."""
     read = [str(cell.cell.budget), format_bytes(cell.read_bytes)] if _by_query(cells) else []
     return [cell.cell.name, *read, format_bytes(cell.kv_bytes)]
 

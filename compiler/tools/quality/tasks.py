@@ -1,4 +1,4 @@
-"""The tasks that the repository generates, by name. Equal arguments give equal examples on every machine."""
+"""Generated tasks by name. Equal arguments give equal examples on every machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sscc.compiler.tools.quality.prompts import PromptFormat
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, modulo 1, are spread evenly over 0 .. 1, however many there are."""
+"""Golden ratio conjugate. The first n multiples modulo 1 are spread evenly over [0, 1) for every n."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Task:
     """A kind of example.
 
     Attributes:
-        summary: one line for users.
-        make: makes an example of any length.
-        max_new_tokens: enough for a correct answer of a model that spells numbers digit by digit.
+        summary: description in one line.
+        make: function that makes a draft of an example.
+        max_new_tokens: maximum length of an answer, sufficient for tokenizers with one token per digit.
         metric: a name of `METRICS`.
         placed: True if the depth is the position of the answer.
     """
@@ -39,19 +39,19 @@ class Task:
 
 
 PERPLEXITY, RULER_PREFIX = "perplexity", "ruler:"
-"""The task of a text, and the beginning of the names of RULER's tasks."""
+"""Name of the task with a text, and prefix of the names of RULER's tasks."""
 TASKS = {
     "passkey": Task("a key in noise that repeats", drafts.passkey, 12),
     "niah_single": Task("one number in prose", drafts.single_needle, 16),
     "niah_multikey": Task("one number in prose, three others beside it", drafts.multi_key, 16),
     "niah_multivalue": Task("four numbers of one key in prose", drafts.multi_value, 48, placed=False),
-    "niah_multiquery": Task("four keys in prose, all asked for", drafts.multi_query, 64, placed=False),
-    "kv_retrieval": Task("one pair of a JSON object of pairs like it", drafts.key_value, 16),
+    "niah_multiquery": Task("the numbers of four keys in prose", drafts.multi_query, 64, placed=False),
+    "kv_retrieval": Task("one value of a JSON object with similar pairs", drafts.key_value, 16),
     "variable_tracking": Task("a chain of five assignments in noise", drafts.variable_tracking, 48, placed=False),
     "common_words": Task("the ten most frequent of many words", drafts.common_words, 64, placed=False),
     "list_copy": Task("a list of twenty items in prose, all repeated", long_answers.list_copy, 192, placed=False),
     "answer_recall": Task(
-        "what a long answer said at its beginning, half of the length ago", long_answers.answer_recall, 16, placed=False
+        "a number at the beginning of a long answer, repeated at its end", long_answers.answer_recall, 16, placed=False
     ),
     "extraction": Task(
         "twelve details in prose as fields of a JSON object", long_answers.extraction, 256, "json_fields", placed=False
@@ -60,8 +60,8 @@ TASKS = {
 
 
 def make_example(name: str, length: int, index: int, seed: int, prompts: PromptFormat) -> Example:
-    """Return example `index` of a task. Its whole prompt, including the given part of the answer, is as close below
-    `length` tokens as its filler allows.
+    """Return example `index` of a task. Its prompt, including the first part of the answer, has at most `length`
+    tokens, with as much filler as fits.
 
     Raises UsageError if the task does not fit into `length`.
     """

@@ -1,1 +1,1 @@
-"""Tests for users' repositories: golden cases and cases of IR, collected by `sscc.pytest_plugin`."""
+"""Test support for other repositories: golden cases and IR cases, collected by `sscc.pytest_plugin`."""

@@ -1,11 +1,12 @@
-"""Expected diagnostics of a text of IR, in comments in the syntax of `mlir-opt --verify-diagnostics`::
+"""Expected diagnostics in comments of IR, in the syntax of `mlir-opt --verify-diagnostics`::
 
     // expected-error@+1 {{part of the message}}
     // expected-error-re@below {{a regular {{expression}}}}
     // expected-error@unknown {{a message without a line}}
 
-The place is the line of the comment, `@+N` or `@-N` lines from it, `@N` for a line of the file, `@above`, `@below`, or
-`@unknown` for a message that names no line. Regular expressions are in inner double braces.
+The default location is the line of the comment. `@+N` and `@-N` are relative to it, as are `@above` and `@below`; `@N`
+is a line of the file, and `@unknown` stands for a message without a line. Regular expressions are in inner double
+braces.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _INNER = re.compile(r"\{\{(.*?)\}\}")
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A message about a text.
+    """A diagnostic of a text.
 
     Attributes:
         severity: "error", "warning", "remark" or "note".
-        line: line of the text, from 1; None if it names none.
+        line: line of the text, from 1; None if unknown.
     """
 
     severity: str
@@ -43,7 +44,9 @@ class Expected:
     """An expected diagnostic.
 
     Attributes:
-        pattern: pattern that the message must contain.
+        severity, line: as in `Diagnostic`.
+        pattern: pattern that matches a part of the message.
+        text: the pattern as written in the comment.
         at: line of the comment.
     """
 
@@ -83,15 +86,17 @@ def _line(place: str | None, number: int) -> int | None:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return the expression of a text in which parts in double braces are expressions."""
+    """Return the regular expression of a text in which only parts in double braces are regular expressions."""
     parts = _INNER.split(text)
     return re.compile("".join(part if index % 2 else re.escape(part) for index, part in enumerate(parts)))
 
 
 def differences(expected: Sequence[Expected], found: Sequence[Diagnostic], name: str) -> list[str]:
-    """Return a line for each expected diagnostic that was not found, and for each unexpected one.
+    """Return a line for each expected diagnostic without an actual one, and for each unexpected one.
 
     Args:
+        expected: diagnostics that the comments expect.
+        found: actual diagnostics.
         name: name of the file.
     """
     left = list(found)

@@ -1,20 +1,20 @@
-"""Golden cases: prompts, and answers of an artifact that a developer has approved.
+"""Golden cases: prompts, and answers of an artifact approved by a developer.
 
 A file is TOML:
 
     artifact = "../model.rdu"               # relative to the file; or a model, which is compiled first:
     # model = "../model"
-    # options = { kv_budget = 64, max_context = 256 }      those of `sscc.compile`
-    interpreter = ["native", "reference"]   # the default is the native one alone
-    replay = true                           # compare with the recorded run, too (`sscc compile --save-golden`)
+    # options = { kv_budget = 64, max_context = 256 }      keywords of `sscc.compile`
+    interpreter = ["native", "reference"]   # default: "native"
+    replay = true                           # also compare with the recorded run (`sscc compile --save-golden`)
 
     [[case]]
     name = "a greeting"
     prompt = "Once upon a time"             # or tokens = [1, 2, 3], or messages = [{role = "user", content = ".."}]
-    max_tokens = 16                         # and other fields of `SamplingParams`; greedy by default
+    max_tokens = 16                         # and other fields of `SamplingParams`; default: greedy
     expected = ", there was"                # the text, or expected_tokens = [5, 6, 7], or both
 
-Every case is a test for each interpreter.
+Each case is one test per interpreter.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ REPLAY = "recorded run"
 
 class GoldenFileErrors(ErrorKind):
     UNREADABLE = InputError, "{path} cannot be read as TOML: {reason}"
-    NO_PROGRAM = UsageError, "{path} must name either an artifact, or a model to be compiled"
-    OPTIONS_OF_ARTIFACT = UsageError, "{path} has options, which require a model instead of an artifact"
+    NO_PROGRAM = UsageError, "{path} must name either an artifact or a model"
+    OPTIONS_OF_ARTIFACT = UsageError, "{path} has options, which apply to a model only, not to an artifact"
     NO_CASE = UsageError, "{path} has neither a [[case]] nor replay = true"
     UNKNOWN_NAME = UsageError, "{where} has the unknown name {name!r}{similar_hint}"
     NOT_ONE_PROMPT = UsageError, "{where} has {count} prompts: give one of {choices}"
     NOTHING_EXPECTED = UsageError, "{where} has no expected answer: give expected or expected_tokens"
-    NO_SEED = UsageError, "{where} has a temperature but no seed, so that answers differ from run to run: give seed"
+    NO_SEED = UsageError, "{where} has a temperature but no seed, so its answers are not reproducible: give seed"
     BAD_SAMPLING = UsageError, "{where}: {cause}"
     OTHER_ANSWER = CheckError, "the answer to {case!r} has changed:"
-    NO_RECORDED_RUN = InputError, "{artifact} holds no recorded run: compile it with save_golden"
+    NO_RECORDED_RUN = InputError, "{artifact} contains no recorded run: compile it with save_golden"
 
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One prompt and its answer.
+    """A prompt and its expected answer.
 
     Attributes:
         prompt: text, tokens, or messages.
         params: sampling parameters of the answer.
-        text, tokens: the answer; None for the form that is not compared.
+        text, tokens: the expected answer in either form; None for a form that is not compared.
     """
 
     name: str
@@ -72,14 +72,14 @@ class GoldenCase:
 
 @dataclass(frozen=True)
 class GoldenFile:
-    """Contents of a file.
+    """Contents of a golden file.
 
     Attributes:
         path: the file.
         artifact: folder of the artifact, or None if `model` is compiled.
         model, options: the model to compile, and its options.
         interpreters: interpreters that run every case.
-        replay: True if the artifact's recorded run is compared.
+        replay: True to replay the recorded run of the artifact.
     """
 
     path: Path
@@ -92,13 +92,13 @@ class GoldenFile:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Key that is equal for files about the same program."""
+        """Key of the program; files with the same program have equal keys."""
         return self.artifact, self.model, repr(sorted(self.options.items()))
 
 
 def read_golden_file(path: Path) -> GoldenFile:
-    """Return the contents of a file. Raises InputError if it is not TOML, and UsageError naming an unknown or invalid
-    field."""
+    """Return the contents of a golden file. Raises InputError if it is not TOML, and UsageError for an unknown or
+    invalid field."""
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -152,10 +152,10 @@ def _case(where: str, values: Mapping[str, Any]) -> GoldenCase:
 
 
 class Programs:
-    """Opens the programs of golden files, each once for each interpreter.
+    """The opened programs of golden files, at most one for each program and interpreter.
 
     Args:
-        folder: returns a folder for compiled artifacts.
+        folder: function that returns a folder for compiled artifacts.
     """
 
     def __init__(self, folder: Callable[[], Path]) -> None:
@@ -164,14 +164,14 @@ class Programs:
         self._opened: dict[tuple[object, ...], LLM] = {}
 
     def llm(self, file: GoldenFile, interpreter: str) -> LLM:
-        """Return the program of a file, ready to run. Raises as `sscc.compile` and `sscc.LLM` do."""
+        """Return the opened program of a file. Raises the errors of `sscc.compile` and `sscc.LLM`."""
         key = (*file.key, interpreter)
         if key not in self._opened:
             self._opened[key] = LLM(self.artifact(file), interpreter=interpreter)
         return self._opened[key]
 
     def artifact(self, file: GoldenFile) -> Path:
-        """Return the artifact of a file, compiled if it names a model. Raises as `sscc.compile` does."""
+        """Return the artifact of a file, compiled if the file names a model. Raises the errors of `sscc.compile`."""
         if file.artifact is not None:
             return file.artifact
         if file.key not in self._artifacts:
@@ -188,7 +188,7 @@ class Programs:
 
 
 def check_case(case: GoldenCase, llm: LLM) -> None:
-    """Generate the answer again. Raises CheckError if it differs, with the new answer."""
+    """Generate the answer of a case. Raises CheckError with the new answer if it differs from the expected one."""
     if isinstance(case.prompt, list) and case.prompt and isinstance(case.prompt[0], dict):
         (output,) = llm.chat(case.prompt, case.params)
     else:
@@ -199,7 +199,7 @@ def check_case(case: GoldenCase, llm: LLM) -> None:
 
 
 def _differences(case: GoldenCase, output: RequestOutput) -> Iterator[str]:
-    """Yield lines about differences, with the new values in the form of the file."""
+    """Yield lines about the differences, with the new values in the syntax of golden files."""
     tokens, text = output.outputs[0].token_ids, output.text
     if case.tokens is not None and case.tokens != tokens:
         pairs = zip(case.tokens, tokens, strict=False)
@@ -213,7 +213,8 @@ def _differences(case: GoldenCase, output: RequestOutput) -> Iterator[str]:
 
 
 def replay(path: Path, interpreter: str) -> None:
-    """Compare an artifact with its recorded run. Raises CheckError, and InputError if it has none."""
+    """Replay the recorded run of an artifact. Raises CheckError if a tensor differs, and InputError without a recorded
+    run."""
     from sscc.compiler.driver.sessions import open_session
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.session.golden_replay import replay as replayed

@@ -1,24 +1,25 @@
-"""Cases of IR: text in, passes or a command of sscc, text out (or an error), compared by FileCheck.
+"""IR cases: input text, passes or a command of sscc, and an output text (checked by FileCheck) or an error.
 
-A file is split at lines ``// -----``. A first part without a module and without directives for a case holds attribute
-aliases for all others; every other part is one case, and begins with
+A file is split at lines ``// -----``. If the first part has neither a module nor directives of a case, it contains
+attribute aliases for all other parts. Every other part is a case and begins with
 
-    // CASE: its subject, which is the test's name
-    // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
-                                               without it the IR is only parsed and verified. A module without a level
-                                               (`sscc.level`) gets the first one that the first pass accepts
-    // ERROR: split-layers.no-layer entry=decode    the kind of the error and some of its fields (quoted as in a shell
-                                               if they have spaces); further lines may continue it
-    // ERROR: InputError: 'kv.row' row is ..   or the class and the end of the message
-    // LOCATIONS                               print locations, for CHECK lines about them
+    // CASE: name of the test
+    // PASSES: split-layers,thread-cache       passes to run after parsing (in the syntax of `sscc opt`, with options
+                                               in braces). Without PASSES the IR is only parsed and verified. A module
+                                               without a level (`sscc.level`) gets the first level that the first pass
+                                               accepts
+    // ERROR: split-layers.no-layer entry=decode    kind of the expected error and some of its fields (quoted as in a
+                                               shell if they contain spaces); more ERROR lines may follow
+    // ERROR: InputError: 'kv.row' row is ..   or its class and the end of its message
+    // LOCATIONS                               print locations, so that CHECK lines can match them
 
-or, in place of PASSES, with a command, in which ``%s`` is the file, ``%S`` its folder and ``%t`` a path for a result:
+PASSES may be replaced by commands, in which ``%s`` is the file, ``%S`` its folder and ``%t`` a path for a result:
 
     // RUN: sscc compile %S/model --no-weights --compile-to looped -o -
-    // RUN: not sscc opt %s --pass-pipeline=fuse     must fail, and its stderr is what is checked
+    // RUN: not sscc opt %s --pass-pipeline=fuse     the command must fail, and its stderr is checked
 
 A case without ERROR has CHECK lines, which FileCheck compares with the printed module, or with the output of the last
-command. If passes run, the printed module is also parsed and printed again, because a dump must be compilable.
+command. After passes, the printed module is also parsed and printed again, because dumps must be parseable.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.ir.extras import PYTEST, require
 
 SHOWN_LINES = 200
-"""Maximum number of lines of a wrong output that are shown."""
+"""Maximum number of lines shown of a wrong output."""
 
 SEPARATOR = "// -----"
 _CUT = re.compile(rf"^{SEPARATOR}.*\n", re.MULTILINE)
@@ -49,26 +50,26 @@ class IrCaseErrors(ErrorKind):
     CHECKS_AND_ERROR = UsageError, "line {line}: a case has either // ERROR: or // CHECK lines"
     RUN_WITH_OTHERS = (
         UsageError,
-        "line {line}: a case with // RUN: has CHECK lines, and no PASSES, ERROR or LOCATIONS",
+        "line {line}: a case with // RUN: needs CHECK lines, and cannot have PASSES, ERROR or LOCATIONS",
     )
     UNREADABLE_COMMAND = UsageError, "line {line}: // RUN: {command}: {reason}"
     NOT_SSCC = UsageError, "line {line}: // RUN: {command}: a command must begin with sscc or not sscc"
     PIPE = (
         UsageError,
-        "line {line}: // RUN: {command}: pipes are not supported; FileCheck gets the output of the last command",
+        "line {line}: // RUN: {command}: pipes are not supported; FileCheck reads the output of the last command",
     )
 
 
 @dataclass(frozen=True)
 class IrCase:
-    """One part of a file.
+    """One case of a file.
 
     Attributes:
         line: first line, from 1.
-        aliases: aliases of the whole file, in front of its own text.
-        passes: names, with options in braces; empty with commands.
+        aliases: attribute aliases of the file, which precede the text.
+        passes: names of passes, with options in braces; empty if the case has commands.
         error: expected kind and fields, or class and end of the message; "" for none.
-        locations: True if locations are printed.
+        locations: True to print locations.
         commands: commands of sscc, as written in the file; "not" before one that must fail.
     """
 
@@ -83,17 +84,17 @@ class IrCase:
 
 
 class WrongOutput(Exception):
-    """A case with a wrong result; the message describes it."""
+    """A wrong result of a case, which the message describes."""
 
 
 def holds_cases(text: str) -> bool:
-    """Return True if a file contains cases, and is not just a dump."""
+    """Return True if a file has directives of a case, False for a mere dump."""
     return re.search(r"^\s*// (CASE|RUN|ERROR|CHECK[A-Z-]*):", text, re.MULTILINE) is not None
 
 
 def read_cases(text: str) -> list[IrCase]:
-    """Return the cases of a file. Raises UsageError for one without a name, or that checks nothing or several things.
-    """
+    """Return the cases of a file. Raises UsageError for a case without a name, without a check, or with contradictory
+    directives."""
     parts = parts_of(text)
     shared = "" if _is_case(parts[0][1]) else parts.pop(0)[1]
     aliases = "".join(line + "\n" for line in shared.splitlines() if not line.lstrip().startswith("//"))
@@ -130,7 +131,7 @@ def _read_case(aliases: str, line: int, text: str) -> IrCase:
 
 
 def _words(command: str, line: int) -> list[str]:
-    """Return the words of a command, the first one "sscc" or "not"."""
+    """Return the words of a command. Raises UsageError unless it begins with "sscc" or "not sscc"."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -143,8 +144,17 @@ def _words(command: str, line: int) -> list[str]:
 
 
 def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
-    """Parse `text`, run `passes` (names, with options in braces), and return the printed result, which must parse back
-    to the same."""
+    """Return the printed module after passes.
+
+    Args:
+        text: module to parse.
+        passes: names of passes, with options in braces.
+        locations: print locations.
+
+    Raises:
+        WrongOutput: parsing the result and printing it again gives another text.
+        SsccError: an error of parsing or of a pass.
+    """
     from sscc.ir.context import mlir, parse_module, print_module
     from sscc.ir.levels import LEVEL, set_level
     from sscc.passes.base import run_passes
@@ -158,7 +168,7 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
         run_passes(module, steps)
         printed = print_module(module)
         if print_module(parse_module(printed, "the output")) != printed:
-            raise WrongOutput("the printed module prints differently once parsed")
+            raise WrongOutput("parsing the printed module and printing it again gives another text")
         result: str = module.operation.get_asm(enable_debug_info=locations)
         return _inline_locations(result) if locations else result
 
@@ -173,8 +183,8 @@ def _inline_locations(text: str) -> str:
 
 
 def run_commands(commands: tuple[str, ...], path: Path, line: int = 1) -> str:
-    """Run commands of sscc in this process, in an empty folder. Return the output of the last one, or its stderr if it
-    must fail. Raises WrongOutput for one that fails or succeeds unexpectedly."""
+    """Run commands of sscc in this process, in an empty folder. Return the stdout of the last command, or its stderr if
+    it must fail. Raises WrongOutput if a command unexpectedly fails or succeeds."""
     output = ""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         places = {"%s": str(path.resolve()), "%S": str(path.resolve().parent), "%t": f"{folder}/result"}
@@ -184,7 +194,7 @@ def run_commands(commands: tuple[str, ...], path: Path, line: int = 1) -> str:
             replaced = [re.sub("%[sSt]", lambda match: places[match[0]], word) for word in words[1 + fails :]]
             code, out, error = _run_command(replaced)
             if (code != 0) != fails:
-                wrong = "succeeded, and should fail" if fails else f"ended with exit code {code}"
+                wrong = "succeeded, but must fail" if fails else f"ended with exit code {code}"
                 raise WrongOutput(f"{command}\n{wrong}:\n{error}{out if fails else ''}")
             output = error if fails else out
     return output
@@ -208,7 +218,7 @@ def _run_command(words: list[str]) -> tuple[int, str, str]:
 
 
 def check_case(case: IrCase, path: Path) -> None:
-    """Run one case. Raises WrongOutput; an error that the case does not expect is propagated."""
+    """Run a case. Raises WrongOutput for a wrong result, and any error of sscc that the case does not expect."""
     if case.commands:
         match_checks("\n" * (case.line - 1) + case.text, run_commands(case.commands, path, case.line), str(path))
         return
@@ -226,7 +236,7 @@ def check_case(case: IrCase, path: Path) -> None:
 
 
 def _is_expected(error: SsccError, expected: str) -> bool:
-    """Return True if an error is the one that a case expects."""
+    """Return True if an error has the expected kind and fields, or class and end of the message."""
     if _KIND.match(expected) is None:
         name, _, message = expected.partition(": ")
         return type(error).__name__ == name and str(error).endswith(message)
@@ -237,7 +247,7 @@ def _is_expected(error: SsccError, expected: str) -> bool:
 
 
 def _as_text(value: object) -> str:
-    """Return a field as a case writes it: items of a list with commas between."""
+    """Return a field in the syntax of cases, with commas between the items of a list."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -249,8 +259,14 @@ def _described(error: SsccError) -> str:
 
 
 def match_checks(checks: str, output: str, path: str) -> None:
-    """Compare `output` with the CHECK lines in `checks` by FileCheck. Raises WrongOutput with its report, and
-    UsageError if FileCheck is not installed."""
+    """Compare an output with CHECK lines. Raises WrongOutput with FileCheck's report, and UsageError if FileCheck is
+    not installed.
+
+    Args:
+        checks: text with CHECK lines.
+        output: text to compare with them.
+        path: name of the file with the case.
+    """
     require(PYTEST, "a file with CHECK lines")
     from filecheck.finput import FInput
     from filecheck.matcher import Matcher
@@ -266,7 +282,7 @@ def match_checks(checks: str, output: str, path: str) -> None:
 
 
 def _beginning(output: str) -> str:
-    """Return the beginning of an output, for the report of a failure."""
+    """Return the first lines of an output, for the report of a failure."""
     lines = output.splitlines()
     left = f"\n.. and {len(lines) - SHOWN_LINES} lines more" if len(lines) > SHOWN_LINES else ""
     return "\n".join(["the output was:", *lines[:SHOWN_LINES]]) + left

@@ -1,11 +1,11 @@
 """The hooks of `sscc.pytest_plugin`.
 
-* `*.mlir` files with `// CASE:` lines: a test per case (`sscc.compiler.tools.testing.ir_cases`).
-* `golden/*.toml`: a test per case and interpreter (golden_cases.py). The option `sscc_golden` of
-  pytest's ini file has other patterns.
+* `*.mlir` files with `// CASE:` lines: one test per case (`sscc.compiler.tools.testing.ir_cases`).
+* `golden/*.toml`: one test per case and interpreter (golden_cases.py). The option `sscc_golden` in pytest's ini file
+  replaces this pattern.
 
-The option `sscc_load_pass` names files with passes of the user, relative to pytest's root folder, or passes of
-installed packages. Cases may name these passes.
+The ini option `sscc_load_pass` lists files with user-defined passes, relative to pytest's root folder, or passes of
+installed packages, which cases can then use.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PROGRAMS = pytest.StashKey["Programs"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("sscc_golden", "patterns of files with golden cases of sscc", type="args", default=[GOLDEN_FILES])
-    parser.addini("sscc_load_pass", "files with passes, which IR cases may name", type="args", default=[])
+    parser.addini("sscc_golden", "patterns of files with golden cases", type="args", default=[GOLDEN_FILES])
+    parser.addini("sscc_load_pass", "files with passes for IR cases", type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _Item(pytest.Item):
-    """A test whose failures have messages of their own and need no traceback."""
+    """A test whose failures are reported as a message without a traceback."""
 
     line = 1
 
@@ -70,7 +70,7 @@ class _Item(pytest.Item):
 
 
 class _File(pytest.File):
-    """A file whose errors need no traceback."""
+    """A test file whose errors are reported without a traceback."""
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         return str(excinfo.value) if isinstance(excinfo.value, SsccError) else super().repr_failure(excinfo)
@@ -127,7 +127,7 @@ class GoldenItem(_Item):
 
 
 def _programs(config: pytest.Config) -> Programs:
-    """Return the state that the tests of this process share."""
+    """Return the opened programs that the tests of this process share."""
     from sscc.compiler.tools.testing.golden_cases import Programs
 
     if _PROGRAMS not in config.stash:

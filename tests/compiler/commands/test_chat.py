@@ -104,7 +104,7 @@ class TestCommands:
         out, err = capsys.readouterr()
         again = reply("s:brief;u:so;a:", 8)
         assert out.splitlines() == [reply("u:hi;a:", 8), again, again]
-        assert "a new conversation begins with it" in err
+        assert "new conversation with this system message" in err
         assert err.endswith("sscc: the system message is: brief\n")
 
     def test_the_system_message_goes_away(self, talk: Talk, capsys: Capture) -> None:
@@ -120,7 +120,7 @@ class TestCommands:
         talk.chat.take("x" * 50)
         talk.chat.take("/stats")
         err = capsys.readouterr().err
-        assert "55 tokens of prompt, 8 new (length)" in err
+        assert "55 prompt tokens, 8 new (length)" in err
         assert "16 of 62 positions kept in the cache, 46 evicted" in err
         assert "first token after" in err
         assert "tokens/s" in err
@@ -150,7 +150,7 @@ class TestRoom:
     def test_a_message_without_room_is_not_part_of_it(self, talk: Talk, capsys: Capture) -> None:
         talk.chat.take("hi")
         talk.chat.take("x" * CONTEXT)
-        assert "/reset starts over" in capsys.readouterr().err
+        assert "/reset starts a new conversation" in capsys.readouterr().err
         talk.chat.take("so")
         assert capsys.readouterr().out == reply(f"u:hi;a:{reply('u:hi;a:', 8)};u:so;a:", 8) + "\n"
 
@@ -263,7 +263,7 @@ def test_at_a_terminal(chatting: Path) -> None:
         terminal.answer("hello\n")
         terminal.expect("cut after 3 tokens")
         terminal.answer("/stats\n")
-        terminal.expect("10 tokens of prompt, 3 new")
+        terminal.expect("10 prompt tokens, 3 new")
         terminal.answer("\x04")  # Ctrl-D
         assert terminal.process.wait(60) == 0, terminal.seen
     finally:

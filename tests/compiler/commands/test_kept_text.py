@@ -87,7 +87,7 @@ def test_colours_and_what_a_terminal_must_not_get() -> None:
     assert lines[-1].endswith("\x1b[2mc\x1b[0m")
     stored = list(shaded([Token("a", "stored", 0.0)], Part(), 80, colours=False, fetched_anew=True))
     assert stored[-1] == "-"
-    assert any("with --kv-fetch it is" in line for line in stored)
+    assert any("recorded with --kv-fetch only" in line for line in stored)
 
 
 def test_lost_parts_are_joined_and_ranked() -> None:

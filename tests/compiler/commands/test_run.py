@@ -98,7 +98,7 @@ class TestGeneration:
         assert run_json(capsys, artifact, *words, *drafted, "--keep", "1")["tokens"] == whole["tokens"]
         assert cli.main(["run", str(artifact), *words, *drafted, "--show-kept"]) == 0
         out, err = capsys.readouterr()
-        assert "prompt   88 tokens, 24 of which are read, 4 new (length)" in err
+        assert "prompt   88 tokens, 24 of which are prefilled, 4 new (length)" in err
         assert "draft" in err
         assert PROMPT[-20:] in out.replace("\n", "")
 
