@@ -75,11 +75,11 @@ CASES = {
     "gpt2": LevelCase("gpt2", "max-pooled", tiled=True),
     "gpt-neox": LevelCase("gpt-neox", "streaming"),
     "qwen3": LevelCase("qwen3", "full", tiled=True),
+    "two-rotary-tables": LevelCase("two-rotary-tables"),
     "taking-turns": LevelCase("taking-turns", tiled=True),
     "two-then-four": LevelCase("two-then-four", "max-pooled"),
     "llama-bf16": LevelCase("llama", dtype="bf16", tiled=True),
     "int8-rows": LevelCase("llama3-rope", "int8", tiled=True),
-    "int8-rows-bf16": LevelCase("gpt-neox", "int8", dtype="bf16"),
 }
 
 

@@ -103,7 +103,7 @@ def _replayed(session: TorchSession, last: int) -> int:
         ("mla", STREAMING, "native", 128, 0.0, 0.1),
     ],
     ids=[
-        *("full", "64 rows", "32 rows", "32 rows on the reference", "32 rows without top-K"),
+        *("full", "32 rows", "32 rows on the reference", "32 rows without top-K"),
         *("experts, 32 rows", "experts, 32 rows without top-K", "latent, 32 rows", "latent, 32 rows without top-K"),
     ],
 )
