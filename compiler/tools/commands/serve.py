@@ -249,5 +249,5 @@ def formats_of(server: ServerOptions, template: ChatTemplate | None) -> ChatForm
     """
     from sscc.runtime.text.chat_formats import ChatFormats
 
-    told = ChatFormats() if template is None else ChatFormats.told_by(template.source)
-    return told.with_names(server.reasoning_parser, server.tool_parser)
+    formats = ChatFormats() if template is None else ChatFormats.from_template(template.source)
+    return formats.with_names(server.reasoning_parser, server.tool_parser)
