@@ -45,7 +45,7 @@ class MarkedCalls(AnswerReader):
             parts += self._block(whole)
 
     def _enter(self, parts: list[Part]) -> bool:
-        """Append text before a block of calls to `parts`. Return True if a block has begun, which is then the held text."""
+        """Append text before a block of calls to `parts`. Return True if a block has begun, which is then held."""
         if self._beginning and self._form.opening is not None:
             stripped = self._held.lstrip()
             if not stripped:
