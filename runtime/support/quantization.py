@@ -238,7 +238,7 @@ def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
 
 
 def _as_summed(source: Array, encoding: Encoding) -> Array:
-    """Return a source with the summed axis last, [.., N, K]. Applied to the result, it restores the layout of the source."""
+    """Return a source with the summed axis last, [.., N, K]; the function is its own inverse."""
     return source.swapaxes(-1, -2) if encoding.transposed else source
 
 
