@@ -62,7 +62,7 @@ _BLOCK_ELEMENTS = 1 << 22
 
 class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
-    NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
+    NOT_FINITE = InputError, "a weight that is not finite cannot be quantized"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
     ORDERED = InputError, "the order of a stored weight's columns does not follow from its numbers"
 
