@@ -54,7 +54,7 @@ def is_shard(name: str) -> bool:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, which differ for another one put in its place; None where there is none."""
+    """Return device and inode of a folder, which change if the folder is replaced; None if there is no folder."""
     try:
         state = folder.stat()
     except (OSError, ValueError):
@@ -121,7 +121,7 @@ def _open_checked(folder: Path, name: str, record: FileRecord) -> BufferedReader
 
 
 def _largest(name: str) -> int | None:
-    """Return the most bytes a file may have; None where it is mapped and not read, so that its size does not matter."""
+    """Return the maximum bytes of a file; None if it is mapped and not read, so that its size does not matter."""
     return None if name.endswith(".safetensors") else _LARGEST.get(name, _LARGEST_OTHER)
 
 

@@ -1,4 +1,5 @@
-"""The protocol of backends: for a program, a backend says how weights lie, makes code, and opens an interpreter."""
+"""Protocol of backends: for a program, a backend defines the layout of weights, generates code, and opens an
+interpreter."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from typing import TYPE_CHECKING, Protocol
 from sscc.runtime.backends.collectives.group import ALONE, Group
 from sscc.runtime.backends.interpreter import Interpreter
 
-if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+if TYPE_CHECKING:  # numpy is slow to import, and the command line needs only names
     from sscc.runtime.artifact.tensor_files import Array, Packing
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a program is opened.
+    """Conditions under which a program is opened.
 
     Attributes:
-        digest: sha256 of the schedule's file form; "" where nobody knows it.
-        threads: how many may be used; None leaves it to the backend.
-        precision: "f32", or "f64" where a backend can compute everything in f64.
-        checked: whether reads of what nobody wrote are refused, where a backend can.
-        group: the ranks among which this is one, where the program is one of several ranks.
+        digest: sha256 of the schedule's file form; "" if it is not known.
+        threads: number of threads; None for the backend's default.
+        precision: "f32", or "f64" for a backend that can compute everything in f64.
+        checked: True to refuse reads of memory that was never written, if the backend can detect them.
+        group: group of ranks that includes this one, for a program of several ranks.
     """
 
     digest: str = ""
@@ -33,11 +34,11 @@ class Conditions:
 
 
 class Backend(Protocol):
-    """A backend, with the program that it is to execute.
+    """A backend for one program.
 
     Attributes:
-        name: its name in `--interpreter`, `--pack-for` and manifests.
-        tile_rows: number of rows of a matrix that it packs together. Tiles are multiples of it where that costs little.
+        name: name of the backend in `--interpreter`, `--pack-for` and manifests.
+        tile_rows: number of rows of a matrix that it packs together. Tiles are multiples of it if that costs little.
     """
 
     name: str
@@ -45,19 +46,19 @@ class Backend(Protocol):
 
     @property
     def packings(self) -> Mapping[str, Packing]:
-        """How it wants weights to lie, by name; those that are not named, as the schedule has them. Found once."""
+        """Packed layouts of weights, by name; other weights keep the schedule's layout. Computed once."""
 
     def lower(self) -> str:
-        """Makes its code ahead of time and keeps it for this machine. Returns in words what came of it.
+        """Generate the code ahead of time and keep it for this machine. Return a description of the result.
 
         Raises:
-            UnsafeCacheError: others could have written what is where it is kept.
+            UnsafeCacheError: other users could have written to the cache of code.
         """
 
     def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
-        """The program with its weights, as the schedule has them or packed, ready to be called.
+        """Return an interpreter for the program with its weights, in the schedule's layout or packed.
 
         Raises:
-            UsageError: conditions that it cannot meet.
-            InputError: the program is malformed, or the weights are not the ones that it wants.
+            UsageError: the backend does not support the conditions.
+            InputError: the program is malformed, or the weights are not those of the program.
         """

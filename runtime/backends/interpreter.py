@@ -1,4 +1,4 @@
-"""The protocol of devices that execute programs, as sessions use it."""
+"""Protocol of devices that execute programs, for sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sscc.ir.sizes import format_bytes
 
-if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+if TYPE_CHECKING:  # numpy is slow to import, and the command line needs only names
     import numpy as np
 
     from sscc.ir.layer_state.protocol import DeviceTensor
@@ -21,12 +21,12 @@ if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for name
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes that an interpreter works on.
+    """Memory of an interpreter in bytes.
 
     Attributes:
-        weights: weights and constants. Where they are mapped from a file, only what was touched is resident.
-        states: what is kept between calls: caches, and what prefill keeps of a prompt in progress.
-        working: everything else: inputs, outputs, temporaries, buffers, scratch of threads.
+        weights: weights and constants. If they are mapped from a file, only touched pages are resident.
+        states: state between calls: caches, and the data of a prefill in progress.
+        working: all other memory: inputs, outputs, temporaries, buffers, scratch of threads.
     """
 
     weights: int
@@ -35,7 +35,7 @@ class MemoryUse:
 
     @classmethod
     def of_tensors(cls, program: Program) -> MemoryUse:
-        """What a program's tensors take, buffers on the chip aside."""
+        """Return the sizes of a program's tensors, without on-chip buffers."""
         roles = Counter[str]()
         for tensor in program.tensors:
             roles[tensor.role] += tensor.nbytes
@@ -47,20 +47,20 @@ class MemoryUse:
 
 
 StageName = tuple[str, str, str]
-"""Of a kernel, a pipeline in it, and a stage in that."""
+"""Names of a kernel, a pipeline in it, and a stage of the pipeline."""
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """A stage that has fired all of its firings of one iteration.
+    """All firings of a stage in one iteration.
 
     Attributes:
-        name: of the stage.
-        launch: which launch of its kernel in this call of an entry it is, from 0.
-        loops: the indices of the loops around it, the outermost first: those of the kernel, and the pipeline's where
+        name: name of the stage.
+        launch: number of the kernel's launch in this call of an entry, from 0.
+        loops: indices of the loops around the stage, outermost first: those of the kernel, and that of the pipeline if
             it iterates and the stage fires in every iteration.
-        buffers: copies of what the stage has written to buffers in this iteration: a buffer's slot, or [slots, ..]
-            where it has filled several.
+        buffers: copies of the data that the stage has written to buffers in this iteration: a slot of a buffer, or
+            [slots, ..] if it has filled several.
     """
 
     name: StageName
@@ -77,7 +77,7 @@ class HostTensor:
     """A `DeviceTensor` in this process's own memory.
 
     Args:
-        array: a view of the memory.
+        array: view of the memory.
     """
 
     array: Array
@@ -120,7 +120,7 @@ class Interpreter(Protocol):
     a call: `run` with inputs and outputs, `device_tensor` for states.
 
     Attributes:
-        program: the schedule that it executes; None if it executes something else, or a part of a program only.
+        program: schedule that it executes; None if it executes something else, or only a part of a program.
         ranks: number of ranks that execute the program together.
         failure: the reason why no call can succeed any more; None while calls can.
         host_threads: threads of this process that are idle between two calls, for other work on the host; None if it
@@ -184,11 +184,11 @@ class Interpreter(Protocol):
         """Return the size of its memory; None if it is not known."""
 
     def close(self) -> None:
-        """Release the device. No call can be made after that."""
+        """Release the device. No call is allowed afterwards."""
 
 
 class InProcess:
-    """Base of interpreters that run in this process alone: the members of `Interpreter` that they have in common."""
+    """Base of interpreters that run in this process only, with their common members of `Interpreter`."""
 
     ranks = 1
     failure: BaseException | None = None

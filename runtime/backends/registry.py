@@ -1,4 +1,4 @@
-"""The backends that can execute a program, by name. A backend is imported when a program is opened on it."""
+"""Registry of the backends that can execute a program, by name. A backend is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.backend import Backend
 
-if TYPE_CHECKING:  # the command line asks for names alone
+if TYPE_CHECKING:  # the command line needs only names
     from sscc.ir.schedule import Program
 
 
@@ -24,8 +24,8 @@ _CLASSES = {
     NATIVE: "sscc.runtime.backends.cpu.backend:Cpu",
     REFERENCE: "sscc.runtime.backends.reference.backend:Reference",
 }
-"""Module and class of each backend. They are imported by name, because backends stand above this module, and because
-torch, which the reference interpreter needs, takes seconds."""
+"""Module and class of each backend. They are imported by name, because backends are in a higher layer, and
+because torch, which the reference interpreter needs, takes seconds to import."""
 
 
 def backend_names() -> tuple[str, ...]:
@@ -37,8 +37,8 @@ def register_backend(name: str, place: str) -> None:
     """Add a backend to those of this process.
 
     Args:
-        name: what `interpreter`, `pack_for` and manifests call it.
-        place: "MODULE:CLASS" of a class with the members of `Backend`, made of a `Program`.
+        name: name in `interpreter`, `pack_for` and manifests.
+        place: "MODULE:CLASS" of a class with the members of `Backend`; it is called with a `Program`.
     """
     _CLASSES[name] = place
 

@@ -1,23 +1,23 @@
-"""What threads of an interpreter have done, as its trace gives it."""
+"""Recorded activity of an interpreter's threads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BARRIER, MEETING = -1, -2
-"""Labels of waits, as the core numbers them: for the other threads, and for other ranks."""
+"""Labels of waits, numbered as in the core: for other threads, and for other ranks."""
 
 
 @dataclass(frozen=True)
 class StageTrace:
-    """What the threads of an interpreter have done.
+    """Recorded activity of an interpreter's threads.
 
     Attributes:
         labels: names of stages.
-        threads: how many.
+        threads: number of threads.
         events: (label, thread, start, end), in ns of `time.monotonic_ns`; a label is an index into `labels`, or one of
             `BARRIER` and `MEETING`.
-        counts: per thread, how many there were in all.
+        counts: number of all events per thread, including those that were not kept.
     """
 
     labels: list[str]

@@ -39,7 +39,7 @@ class SessionErrors(ErrorKind):
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
-    NO_CHECKPOINT = UsageError, "chunk {chunk} is no checkpoint, so that no prompt can continue behind it"
+    NO_CHECKPOINT = UsageError, "chunk {chunk} is not a checkpoint, so no prompt can continue after it"
     REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
     KEPT_CHUNK = (
         UsageError,

@@ -87,11 +87,11 @@ def _nearest(codes: Field, numbers: Array, low: int, high: int) -> Array:
 
 
 def _write_factors(raw: dict[str, Array], f: WeightFormat, fields: Sequence[Field], wanted: Array) -> Array:
-    """Write scales or minimums [rows, blocks, groups] close to the wanted ones. Return the stored ones, f32."""
+    """Write scales or minimums [rows, blocks, groups] close to `wanted`. Return the stored ones, f32."""
     coarse, *finer = fields
     if not finer and coarse.is_float:
         return _write_floats(raw, f, coarse, wanted)
-    if not finer:  # exponents of 2, not below the wanted ones
+    if not finer:  # exponents of 2, not below the requested scales
         exponents = np.ceil(np.log2(np.maximum(wanted, np.float32(2.0**-120)))).astype(np.int32)
         bits = np.clip(exponents + coarse.bias, 0, 254)
         write_integers(coarse, raw[coarse.part], bits.astype(np.uint8))

@@ -24,7 +24,7 @@ class HostName:
 
     @classmethod
     def parse(cls, text: str) -> HostName | None:
-        """Return the host in `NAME`, `NAME:PORT`, `[IPv6]:PORT` or `IPv6`; None where the text is something else."""
+        """Return the host in `NAME`, `NAME:PORT`, `[IPv6]:PORT` or `IPv6`; None for any other text."""
         bare_ipv6 = text.count(":") > 1 and not text.startswith("[")
         match = _ADDRESS.fullmatch(f"[{text}]" if bare_ipv6 else text)
         if match is None:
@@ -33,12 +33,12 @@ class HostName:
         return cls(name.removesuffix("."), None if match[3] is None else int(match[3]))
 
     def includes(self, other: HostName) -> bool:
-        """Return True if `other` has this name, and this port where one is written here."""
+        """Return True if `other` has this name, and this port if this host has one."""
         return self.name == other.name and self.port in (None, other.port)
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas, `*` among them. Raises UsageError for a text that is no name."""
+    """Return the names in a comma-separated list, which may include `*`. Raises UsageError for an invalid name."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name != ANY_HOST and HostName.parse(name) is None:

@@ -1,6 +1,7 @@
 """Kinds of the errors that the native module raises.
 
-C++ names a kind and gives the values of its fields (`fail` of native/errors.hpp); class and message are here.
+C++ code names a kind and passes the values of its fields (`fail` of native/errors.hpp); the class and the message are
+here.
 """
 
 from __future__ import annotations

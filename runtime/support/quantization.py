@@ -27,7 +27,7 @@ Stored parts, each i8 bytes of [N, ..], and the number in f32 (scales are widene
     e4m3     values [N, K]: c                                          values * scales
     minimum  minimums of the scales' dtype, one per group: m           values * scales + minimums
 
-A weight of rank 3, a matrix [N, K] per expert, is its matrices one below the other: [X, N, K], and so are its parts.
+A weight of rank 3 has a matrix [N, K] per expert: [X, N, K]. Its parts have the same leading axis.
 
 Without zero points, the zero is 0, and h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; its lower
 precision makes steps up to 2^-7 wider. f16 lacks the range: a weight whose scale is beyond it is refused.
@@ -62,7 +62,7 @@ _BLOCK_ELEMENTS = 1 << 22
 
 class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
-    NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
+    NOT_FINITE = InputError, "a weight that is not finite cannot be quantized"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
     ORDERED = InputError, "the order of a stored weight's columns does not follow from its numbers"
 
@@ -228,7 +228,7 @@ def round_trip(source: Array, encoding: Encoding) -> Array:
 
 
 def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
-    """Return how far W [.., N, K] is from its quantized numbers. Raises InputError as `encode` does."""
+    """Return the error of the quantized numbers of W [.., N, K]. Raises InputError as `encode` does."""
     total = Error()
     for block, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format):
         exact = block.astype(np.float64)
@@ -238,7 +238,7 @@ def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
 
 
 def _as_summed(source: Array, encoding: Encoding) -> Array:
-    """Return [.., N, K] of a source, and the source of that."""
+    """Return a source with the summed axis last, [.., N, K]; the function is its own inverse."""
     return source.swapaxes(-1, -2) if encoding.transposed else source
 
 

@@ -13,7 +13,7 @@ from sscc.ir.sizes import parse_bytes
 NEW_TOKENS = 64  # of an answer, if they fit
 QUEUE = 64  # requests that wait for a slot
 MAX_CHOICES = 128
-"""Answers to one request, over all its prompts."""
+"""Maximum number of answers to one request, over all its prompts."""
 
 MOST_SECONDS = 7 * 24 * 3600.0
 """The longest time that any option or request may ask for: a week. Waits of threads overflow beyond some 292 years."""

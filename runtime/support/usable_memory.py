@@ -1,4 +1,4 @@
-"""The memory that this process may use."""
+"""Memory that this process may use."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ from sscc.runtime.support import _native
 
 
 def usable_memory() -> int:
-    """Return bytes: the limit of the process's cgroups, or the physical memory where they set none below it."""
+    """Return the memory in bytes: the limit of the process's cgroups, or the physical memory if they set no lower
+    limit."""
     return _native.memory_limit() or _native.total_memory()

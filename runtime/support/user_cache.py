@@ -133,7 +133,7 @@ def _make_folder(path: Path, folder: int | None = None) -> None:
 
 
 def _as_unsafe(error: InputError) -> SsccError:
-    """Return the error to raise for one of opening a file of the cache: for a link another one, with advice."""
+    """Return the error for a failure to open a file of the cache; for a symbolic link it contains advice."""
     if error.kind is FileErrors.LINK:
         return CacheErrors.LINK(path=error.fields["path"], advice=HINT)
     return error

@@ -63,14 +63,14 @@ _MOST_STEPS = 1 << 18  # loop iterations and macro calls of one rendering, which
 _MOST_WEIGHED = 1 << 23  # items of the lists that one rendering creates, which take a few seconds
 
 Messages = Sequence[Mapping[str, Any]]
-"""Each with `role`, `content` and whatever else its template reads; plain JSON types only."""
+"""Messages, each with `role`, `content` and further fields that its template reads; plain JSON types only."""
 
 Clock = Callable[[], datetime]
-"""The local time."""
+"""Returns the local time."""
 
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""The names under which clients send the thought before an answer."""
+"""Field names under which clients send the thought before an answer."""
 
 _ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' mark for the end of the last message
@@ -84,7 +84,7 @@ class ChatTemplateErrors(ErrorKind):
     )
     REFUSES = UsageError, "the chat template refuses the messages: {cause}"
     CANNOT_RENDER = UsageError, "the chat template cannot render the messages: {cause}"
-    VARIABLE_TAKEN = UsageError, "a variable of the chat template cannot be called {name!r}, which means something else"
+    VARIABLE_TAKEN = UsageError, "the chat template variable {name!r} has a reserved name: choose another one"
     NOTHING_TO_CONTINUE = UsageError, "the last message has no content to continue"
     NOT_CONTINUED = UsageError, "the chat template changes the end of the last message, so it cannot be continued"
     NOT_A_LIST = InputError, "{where}: chat_template is neither a template nor a list of named ones"

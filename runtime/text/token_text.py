@@ -14,7 +14,7 @@ _KNOWN_TOKENS = 1 << 16  # spellings that are remembered
 
 
 class TokenBytes:
-    """The bytes of any token of a tokenizer, special ones by their names."""
+    """Bytes of a tokenizer's tokens; special tokens are spelled by their names."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -53,7 +53,7 @@ def read_prompt(path: Path) -> str:
 def encode(tokenizer: Tokenizer, text: str, *, special: bool = True) -> list[int]:
     """Return the token ids of a prompt. With `special` they include the special tokens that the tokenizer adds around
     it."""
-    # As a batch of one, because only batches are encoded without Python's lock: other threads run meanwhile.
+    # Encoded as a batch of one: the library releases Python's lock only for batches, so that other threads can run.
     ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
     return ids
 

@@ -403,7 +403,7 @@ def _move(meter: _Meter, step: Any) -> None:
 
 
 def _replaced_rows(spec: OpSpec, sizes: Sizes) -> int:
-    """Return how many rows of a cache are not read, because others stand in their place."""
+    """Return the number of rows of a cache that are not read, because selected rows replace them."""
     groups = [group for group, several in spec.several.items() if several.record.in_place and spec.members]
     counts = [spec.operands[f"{group}[0].key"].reads for group in groups]
     return sum(count(sizes) for count in counts if count is not None)

@@ -26,7 +26,7 @@ from sscc.runtime.validator.steps import check_sizes
 class BodyProofErrors(ProofKind):
     """Bodies with invalid names, shapes, access maps or steps."""
 
-    NAME_TWICE = "the name {name!r} is given twice"
+    NAME_TWICE = "the name {name!r} is used twice"
     EMPTY_SHAPE = "{name!r} has shape [{shape}], every size must be at least 1"
     WINDOW_OF_NOTHING = "window {window!r} shows {tensor!r}, which is neither a parameter nor a local"
     WINDOW_FORM = "window {window!r} has shape [{shape}], strides [{strides}] and {terms} terms"

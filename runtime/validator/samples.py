@@ -90,7 +90,7 @@ class SampleRunner:
         results = tuple(value_of(operand, outer) for operand in entry.scalar_outputs)
         return Run(dict(scalars), whole, frozenset(touched), results)
 
-    # -- what is written
+    # -- written tensors
 
     def _params_of_outputs(self, entries: Sequence[EntryFacts]) -> dict[str, set[str]]:
         """Return, for each kernel, the parameters through which launches write outputs."""

@@ -383,15 +383,15 @@ def test_transformers_renders_agents_the_same(name: str, messages: list[dict[str
 
 
 def test_formats_of_answers_are_told_by_templates() -> None:
-    told = ChatFormats.told_by(AGENTS["hermes"])
+    told = ChatFormats.from_template(AGENTS["hermes"])
     assert told.call is CALL_FORMATS["hermes"]
     assert told.thought is THOUGHT_FORMATS["think"]
-    assert ChatFormats.told_by(AGENTS["thinking"]) == ChatFormats()
+    assert ChatFormats.from_template(AGENTS["thinking"]) == ChatFormats()
     for source, name in TOLD.items():
-        form = ChatFormats.told_by(source).call
+        form = ChatFormats.from_template(source).call
         assert form is not None, source
         assert form.name == name
-    assert ChatFormats.told_by("{{ '<|channel|>analysis<|message|>' }}").is_harmony
+    assert ChatFormats.from_template("{{ '<|channel|>analysis<|message|>' }}").is_harmony
 
 
 TOLD = {

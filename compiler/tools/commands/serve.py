@@ -252,5 +252,5 @@ def formats_of(server: ServerOptions, template: ChatTemplate | None) -> ChatForm
     """
     from sscc.runtime.text.chat_formats import ChatFormats
 
-    formats = ChatFormats() if template is None else ChatFormats.told_by(template.source)
+    formats = ChatFormats() if template is None else ChatFormats.from_template(template.source)
     return formats.with_names(server.reasoning_parser, server.tool_parser)

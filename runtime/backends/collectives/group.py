@@ -93,13 +93,13 @@ class Ranks:
         return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
 
     def place(self, axes: Sequence[int]) -> tuple[int, int]:
-        """Return the number of this rank among those that differ only along `axes`, and how many those are."""
+        """Return the number of this rank among those that differ only along `axes`, and the number of these ranks."""
         group = peers(self.grid, axes, self.group.rank)
         return group.index(self.group.rank), len(group)
 
 
 class _Meeting:
-    """The place where the threads of a group exchange values."""
+    """Rendezvous at which the threads of a group exchange values."""
 
     def __init__(self, ranks: int, timeout: float) -> None:
         self.values: list[Any] = [None] * ranks

@@ -82,7 +82,7 @@ def secret_of_environment() -> bytes | None:
 
 
 def required_secret() -> bytes:
-    """Return the same. Raises UsageError if there is none."""
+    """Return the ranks' secret from the environment. Raises UsageError if there is none."""
     secret = secret_of_environment()
     if secret is None:
         raise HandshakeErrors.NO_SECRET(variable=SECRET_VARIABLE, least=SHORTEST_SECRET)

@@ -196,7 +196,8 @@ def place_of_memory() -> tuple[str, str, int]:
 
 
 def shared_by_all(exchange: Callable[[Any], Sequence[Any]], rank: int) -> int | None:
-    """Return the descriptor of a file that all ranks have open; None where they cannot. All ranks call it at once."""
+    """Return the descriptor of a file that all ranks have open; None if they cannot open a common file. All ranks call
+    it at once."""
     descriptor = SharedMemory.create() if rank == 0 else -1
     places = exchange((place_of_memory(), descriptor))
     (boot, space, process), number = places[0]

@@ -173,7 +173,7 @@ def _no_constant(text: str) -> Any:
 
 
 def _arrays(tree: Any, depth: int) -> Any:
-    """Yield every array of a tree; refuse whatever is no node."""
+    """Yield every array of a tree. Raises ValueError for anything that is not a node."""
     if tree is None or isinstance(tree, bool | int | float | str):
         return
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], str):

@@ -28,21 +28,20 @@ from sscc.runtime.support import _native
 class NativeInterpreterErrors(ErrorKind):
     MEMORY = (
         InputError,
-        "the schedule needs an arena of {arena} and room for its on-chip buffers, and this machine does not have the "
-        "memory",
+        "the schedule needs an arena of {arena} and memory for its on-chip buffers, which exceed this machine's memory",
     )
     NO_ENTRY = UsageError, "the schedule has no entry {entry!r}, only {entries!r}"
     NO_TENSOR = UsageError, "the schedule has no tensor {tensor!r} in memory, only {tensors!r}"
     INPUT_DIFFERS = (
         UsageError,
-        "input {input!r} is {dtype} [{shape}], and the schedule takes {wanted_dtype} [{wanted_shape}]",
+        "input {input!r} is {dtype} [{shape}], but the schedule takes {wanted_dtype} [{wanted_shape}]",
     )
     INPUT_NAMES = UsageError, "entry {entry!r} takes the inputs {inputs!r}, not {names!r}"
     SCALAR_NAMES = UsageError, "entry {entry!r} takes the scalars {inputs!r}, not {names!r}"
     NO_WEIGHT = InputError, "the {role} {tensor!r} of the schedule is missing"
     WEIGHT_DIFFERS = (
         InputError,
-        "{role} {tensor!r} is {dtype} [{shape}], and the schedule takes {wanted_dtype} [{wanted_shape}]",
+        "{role} {tensor!r} is {dtype} [{shape}], but the schedule takes {wanted_dtype} [{wanted_shape}]",
     )
 
 

@@ -180,7 +180,7 @@ class PipelineCode:
                 where=self._where, slot=error.slot, buffer=error.buffer, stage=first, other=second
             ) from None
 
-    # -- what goes wrong
+    # -- errors
 
     def _next_firing(self, number: int, fired: Sequence[int], bounds: range) -> dict[str, Any]:
         """Return the name of a stage, the firing that it comes to, and its iteration."""

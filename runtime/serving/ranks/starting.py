@@ -43,7 +43,7 @@ class RankStartErrors(ErrorKind):
 
 
 ENDING_SECONDS = 1.0
-"""Time in seconds in which a rank must end after it is told to."""
+"""Time in seconds in which a rank must end after a request to end."""
 _KILLED_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 

@@ -251,7 +251,7 @@ def _text_prompt(
 
 
 def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedPrompt:
-    """Return the last tokens of a prompt, as many as `truncate_prompt_tokens` allows."""
+    """Return the last tokens of a prompt, at most `truncate_prompt_tokens`."""
     most = body.truncate_prompt_tokens
     if most is None:
         return prompt

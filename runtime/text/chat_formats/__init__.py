@@ -1,5 +1,5 @@
-"""Thoughts and tool calls in the text of answers. A format reads them from a stream of text, and has a grammar for
-answers that must call a tool.
+"""Formats of thoughts and tool calls in the text of answers. A format parses them from a stream of text, and has a
+grammar for answers that must call a tool.
 """
 
 from sscc.runtime.text.chat_formats.answer import AnswerReader, Call, Part, Text, Thought

@@ -1,7 +1,7 @@
 """Readers that split the text of an answer into parts: thoughts, text for the user, tool calls.
 
-The parts do not depend on the sizes of the pieces in which the text comes. A reader returns a call when the call is
-complete; a call that does not parse is text.
+The parts do not depend on the division of the text into pieces. A reader returns a call when the call is complete; a
+call that cannot be parsed is text.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Call:
     """A call of a tool.
 
     Attributes:
-        name: of the tool.
-        arguments: a JSON object, as text.
+        name: name of the tool.
+        arguments: arguments, a JSON object as text.
     """
 
     name: str
@@ -42,36 +42,36 @@ Part = Text | Thought | Call
 
 
 class AnswerReader(ABC):
-    """Reads one answer."""
+    """Incremental parser of one answer."""
 
     @abstractmethod
     def push(self, text: str) -> list[Part]:
-        """Return the parts that more of the text completes."""
+        """Append to the text, and return the parts that are complete now."""
 
     @abstractmethod
     def finish(self) -> list[Part]:
-        """Return what is left, at the end of the text."""
+        """Return the remaining parts, at the end of the text."""
 
 
 def begun(text: str, markers: Sequence[str]) -> int:
-    """Return how many letters at the end of a text may be the beginning of a marker that is not yet whole."""
+    """Return the number of characters at the end of a text that may be the beginning of an incomplete marker."""
     most = min(max(map(len, markers), default=1) - 1, len(text))
     return next((size for size in range(most, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
 
 
 def found(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
-    """Return where the first marker in a text begins, and which one it is; of two at one place the longer."""
+    """Return the index of the first marker in a text, and the marker; of two at the same index the longer one."""
     places = [(at, -len(marker), marker) for marker in markers if (at := text.find(marker)) >= 0]
     return (min(places)[0], min(places)[2]) if places else None
 
 
 class MarkedThoughts(AnswerReader):
-    """Splits off the thought, which stands between two markers at the beginning of an answer.
+    """Reader that splits off the thought between two markers at the beginning of an answer.
 
     Args:
         start, end: the markers.
-        inside: the prompt ended with `start`, so that the answer begins within the thought.
-        rest: reads what is no thought.
+        inside: True if the prompt ended with `start`, so that the answer begins within the thought.
+        rest: reader of the text after the thought.
     """
 
     def __init__(self, start: str, end: str, *, inside: bool, rest: AnswerReader) -> None:
@@ -79,7 +79,7 @@ class MarkedThoughts(AnswerReader):
         self._state = "thought" if inside else "before"
         self._rest = rest
         self._held = ""
-        self._bare = True  # nothing but white space was given out of this thought, or of the text after it
+        self._bare = True  # only white space was returned from this thought, or from the text after it
 
     def push(self, text: str) -> list[Part]:
         self._held += text
@@ -90,7 +90,7 @@ class MarkedThoughts(AnswerReader):
                 self._held, self._state = self._held[white + len(self._start) :], "thought"
             elif not self._start.startswith(self._held[white:]):
                 self._state = "after"
-                self._bare = False  # there was no thought: the text is as it is
+                self._bare = False  # there was no thought, so the text is returned unchanged
         if self._state == "thought":
             at = self._held.find(self._end)
             parts += self._thought(self._held if at < 0 else self._held[:at], last=at >= 0)
@@ -105,7 +105,7 @@ class MarkedThoughts(AnswerReader):
         return parts
 
     def _thought(self, text: str, *, last: bool) -> list[Part]:
-        """Return what may be given out of a thought, without the white space around it."""
+        """Return the part of a thought that is complete, without the white space around it."""
         stays = 0 if last else begun(text, [self._end])
         free = text[: len(text) - stays]
         kept = free.rstrip()

@@ -1,7 +1,7 @@
-"""Formats of tool calls, as the chat templates and examples of the models' publishers have them.
+"""Formats of tool calls, from the chat templates and examples of the models' publishers.
 
-A format names the texts between which calls stand, reads what stands there, and gives a grammar of calls of given
-tools. What cannot be read is no call.
+A format consists of the markers around calls, a parser of the text between them, and a grammar of calls of given tools.
+Text that cannot be parsed is not a call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reader = Callable[[str, Tools], list[Call]]
 
 @dataclass(frozen=True)
 class Block:
-    """The texts between which calls stand. Without an end a block goes to the end of the answer."""
+    """Markers around calls. Without an end marker, a block ends with the answer."""
 
     start: str
     end: str | None = None
@@ -32,14 +32,14 @@ class Block:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """The tool calls of a family of models.
+    """Format of the tool calls of a family of models.
 
     Attributes:
-        name: of the format, for `--tool-parser`.
-        blocks: where calls stand.
-        opening: an answer that begins with this text is calls as a whole; None: there is no such text.
-        read: gives the calls of a block with its markers; none of what is wrong.
-        grammar: gives the grammar of a block; its arguments are the tools and whether there may be several calls.
+        name: name of the format, for `--tool-parser`.
+        blocks: markers around calls.
+        opening: an answer that begins with this text consists of calls; None for no such text.
+        read: returns the calls of a block with its markers; none if the block is invalid.
+        grammar: returns the grammar of a block, from the tools and a flag for several calls.
     """
 
     name: str
@@ -49,7 +49,7 @@ class CallFormat:
     opening: str | None = None
 
     def parse(self, text: str, tools: Tools) -> list[Call]:
-        """Return the calls of a block. One that has anything else in it has none."""
+        """Return the calls of a block; none if the block contains anything else."""
         try:
             return self.read(text, tools)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, SyntaxError, RecursionError, MemoryError):
@@ -57,13 +57,13 @@ class CallFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that the format is written with, which may be special tokens of a tokenizer."""
+        """Markers of the format, which may be special tokens of a tokenizer."""
         ends = [block.end for block in self.blocks if block.end is not None]
         return (*(block.start for block in self.blocks), *ends, *_INNER_MARKERS.get(self.name, ()))
 
 
 def _call(name: Any, arguments: Any) -> Call:
-    """Return a call. Raises TypeError, ValueError if it is none."""
+    """Return a call. Raises TypeError or ValueError for an invalid one."""
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     if not (isinstance(name, str) and name and isinstance(arguments, Mapping)):
@@ -74,14 +74,14 @@ def _call(name: Any, arguments: Any) -> Call:
 def _json_call(value: Any) -> Call:
     """Return the call that a JSON object describes."""
     function = value.get("function", value)
-    if isinstance(function, str):  # of models that call the name so
+    if isinstance(function, str):  # some models use this key for the name
         function = {**value, "name": function}
     arguments = function.get("arguments", function.get("parameters"))
     return _call(function["name"], {} if arguments is None else arguments)
 
 
 def _inner(text: str, start: str, end: str | None) -> str:
-    """Return what stands between markers. The end may be missing where the answer ended."""
+    """Return the text between markers. The end marker may be missing at the end of the answer."""
     text = text.removeprefix(start)
     return text if end is None else text.removesuffix(end)
 
@@ -91,7 +91,7 @@ def _tool_of(name: str, tools: Tools) -> Tool:
 
 
 def _whole(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Give matches that follow each other with only white space between. Raises ValueError for anything else."""
+    """Yield matches that are separated only by white space. Raises ValueError for anything else."""
     at = 0
     for match in pattern.finditer(text):
         if text[at : match.start()].strip():
@@ -111,8 +111,8 @@ def _read_hermes(text: str, tools: Tools) -> list[Call]:
 
 
 def _read_llama(text: str, tools: Tools) -> list[Call]:
-    """Llama 3: `{"name": .., "parameters": {..}}`, several with semicolons between. Nothing marks a call but its form,
-    so only tools that exist are called."""
+    """Return Llama 3's calls: `{"name": .., "parameters": {..}}`, separated by semicolons. No marker identifies a call,
+    so only calls of existing tools count."""
     text = text.strip().removeprefix("<|python_tag|>").strip()
     decoder, calls = json.JSONDecoder(), []
     while text:
@@ -128,8 +128,8 @@ _MISTRAL_NAMED = re.compile(r"\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\][^
 
 
 def _read_mistral(text: str, tools: Tools) -> list[Call]:
-    """`[TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]`, or since the 11th tokenizer `[TOOL_CALLS]name[ARGS]{..}`
-    for each call."""
+    """Return Mistral's calls: `[TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]` or, since the 11th tokenizer,
+    `[TOOL_CALLS]name[ARGS]{..}` for each call."""
     decoder, calls = json.JSONDecoder(), []
     if not _MISTRAL_NAMED.match(text):
         value, _ = decoder.raw_decode(_inner(text, "[TOOL_CALLS]", None).strip())
@@ -150,7 +150,8 @@ _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```\s*", re
 
 
 def _read_deepseek(text: str, tools: Tools) -> list[Call]:
-    """V3 and R1 write `function<sep>name`, and the arguments in a fence; V3.1 `name<sep>arguments`."""
+    """Return DeepSeek's calls. V3 and R1 write `function<sep>name`, and the arguments in a fence; V3.1 writes
+    `name<sep>arguments`."""
     calls = []
     for match in _whole(_DEEPSEEK, _inner(text, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")):
         fenced = _FENCED.fullmatch(match["body"])
@@ -168,7 +169,7 @@ _KIMI = re.compile(
 
 
 def _read_kimi(text: str, tools: Tools) -> list[Call]:
-    """`functions.name:0`, and the arguments."""
+    """Return Kimi's calls: `functions.name:0`, then the arguments."""
     inner = _inner(text, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
     return [
         _call(match["id"].removeprefix("functions.").rpartition(":")[0], json.loads(match["arguments"]))
@@ -210,7 +211,7 @@ def _read_glm(text: str, tools: Tools) -> list[Call]:
 
 
 def _read_invokes(text: str, tools: Tools) -> list[Call]:
-    """DeepSeek V3.2 says of each parameter whether it is a text; MiniMax does not."""
+    """Return calls in `<invoke>` elements. DeepSeek V3.2 marks parameters that are strings; MiniMax does not."""
     for name in ("｜DSML｜function_calls", "｜DSML｜tool_calls", "minimax:tool_call"):
         text = _inner(text.strip(), f"<{name}>", f"</{name}>")
     calls = []
@@ -229,7 +230,7 @@ def _read_invokes(text: str, tools: Tools) -> list[Call]:
 
 
 class _GemmaArguments:
-    """`{key:value, ..}` with bare keys and quoted texts."""
+    """Parser of `{key:value, ..}` with bare keys and quoted strings."""
 
     def __init__(self, text: str, quote: str) -> None:
         self._text, self._quote, self._at = text, quote, 0
@@ -297,7 +298,7 @@ def _gemma_reader(start: str, end: str, quote: str) -> Reader:
 
 
 def _read_python(text: str, tools: Tools) -> list[Call]:
-    """`[name(key=value, ..), ..]` in Python's syntax, with literals alone."""
+    """Return calls in Python's syntax: `[name(key=value, ..), ..]`, with literals only."""
     text = text.strip().removeprefix("<|python_start|>").removesuffix("<|python_end|>").strip()
     tree = ast.parse(text, mode="eval").body
     if not isinstance(tree, ast.List):
@@ -327,7 +328,7 @@ _INNER_MARKERS = {
     "functiongemma": ("<escape>",),
     "glm45": ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 }
-"""Texts within blocks that are special tokens of some tokenizers."""
+"""Markers within blocks that are special tokens of some tokenizers."""
 
 _TOOL_CALL = Block("<tool_call>", "</tool_call>")
 _DEEPSEEK_CALLS = Block("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
@@ -362,4 +363,4 @@ FORMATS = (
     _gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
     CallFormat("pythonic", (Block("<|python_start|>", "<|python_end|>"),), _read_python, lark.python, opening="["),
 )
-"""By the names that vLLM gives them."""
+"""Formats by vLLM's names."""

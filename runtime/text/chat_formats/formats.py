@@ -1,4 +1,4 @@
-"""The formats of a model's answers, chosen by its chat template or by name."""
+"""Formats of a model's answers, chosen by its chat template or by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sscc.runtime.text.grammar import Grammar
 Form = TypeVar("Form")
 
 NONE = "none"
-"""The name of no format."""
+"""Name for the absence of a format."""
 
 
 class ChatFormatErrors(ErrorKind):
@@ -27,7 +27,7 @@ class ChatFormatErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class ThoughtFormat:
-    """The texts between which a model thinks."""
+    """Markers around a thought."""
 
     name: str
     start: str
@@ -59,17 +59,17 @@ _TOLD: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("pythonic", lambda source: "<|python_start|>" in source or "[func_name1(" in source),
     ("llama3_json", lambda source: '"parameters": dictionary of argument name' in source or "<|python_tag|>" in source),
 )
-"""The formats of calls, and what tells them in a chat template; the first counts."""
+"""Formats of calls, and the condition on a chat template for each; the first match is used."""
 
 
 @dataclass(frozen=True)
 class ChatFormats:
-    """The formats of a model's answers.
+    """Formats of a model's answers.
 
     Attributes:
-        thought: how it thinks; None: it does not, or nothing is split off.
-        call: how it calls tools; None: it does not.
-        is_harmony: both are OpenAI's harmony.
+        thought: format of thoughts; None if the model writes none, or they are not split off.
+        call: format of tool calls; None if the model makes none.
+        is_harmony: True if both are OpenAI's harmony.
     """
 
     thought: ThoughtFormat | None = None
@@ -77,8 +77,8 @@ class ChatFormats:
     is_harmony: bool = False
 
     @classmethod
-    def told_by(cls, template: str) -> ChatFormats:
-        """Return the formats that a chat template tells."""
+    def from_template(cls, template: str) -> ChatFormats:
+        """Return the formats that a chat template indicates."""
         if harmony.CHANNEL in template and harmony.MESSAGE in template:
             return cls(is_harmony=True)
         call = next((name for name, tells in _TOLD if tells(template)), None)
@@ -86,7 +86,7 @@ class ChatFormats:
         return cls(thought, None if call is None else CALL_FORMATS[call])
 
     def with_names(self, thought: str | None, call: str | None) -> ChatFormats:
-        """Return these formats with others by name; None: as they are.
+        """Return these formats with one or both replaced, by name; None keeps a format.
 
         Raises UsageError for a name that no format has.
         """
@@ -101,23 +101,23 @@ class ChatFormats:
 
     @property
     def calls(self) -> bool:
-        """True where the model can call tools."""
+        """True if the model can call tools."""
         return self.is_harmony or self.call is not None
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that must be in the text of an answer though they may be special tokens."""
+        """Markers that must be in the text of an answer even if they are special tokens."""
         if self.is_harmony:
             return harmony.MARKERS
         thought = () if self.thought is None else (self.thought.start.strip(), self.thought.end)
         return (*thought, *(() if self.call is None else self.call.markers))
 
     def reader(self, prompt: str, tools: Sequence[Tool], most_calls: int | None = None) -> AnswerReader:
-        """Return what reads an answer to a prompt.
+        """Return a reader of the answer to a prompt.
 
         Args:
-            tools: that the model may call; empty: calls are text.
-            most_calls: calls that are told; None: all.
+            tools: tools that the model may call; empty to treat calls as text.
+            most_calls: maximum number of calls to return; None for all.
         """
         if self.is_harmony:
             end = prompt.rpartition("<|start|>")[2] if "<|start|>" in prompt else ""
@@ -129,15 +129,15 @@ class ChatFormats:
         return MarkedThoughts(self.thought.start, self.thought.end, inside=self.thinks(prompt), rest=rest)
 
     def thinks(self, prompt: str) -> bool:
-        """Return True where a prompt ends within a thought."""
+        """Return True if a prompt ends within a thought."""
         return self.thought is not None and prompt.rstrip().endswith(self.thought.start.rstrip())
 
     def answer_grammar(self, answer: Grammar, calls: Grammar | None, prompt: str, spell: Spelling) -> Grammar:
         """Return the grammar of an answer that matches another grammar or calls tools, with the thought before it.
 
         Args:
-            calls: the grammar of calls (`call_grammar`); None: tools are not called.
-            prompt: the end of which tells whether the answer begins within a thought.
+            calls: grammar of calls (`call_grammar`); None if no tools may be called.
+            prompt: prompt, whose end determines if the answer begins within a thought.
         """
         if self.is_harmony:
             answer = harmony.answer_grammar(answer, spell)
@@ -146,21 +146,21 @@ class ChatFormats:
         return self.after_thought(answer, prompt, spell)
 
     def after_thought(self, grammar: Grammar, prompt: str, spell: Spelling) -> Grammar:
-        """Return the grammar of an optional thought, followed by what another grammar has."""
+        """Return the grammar of an optional thought, followed by a match of another grammar."""
         if self.thought is None:
             return grammar
         inside = self.thinks(prompt)
         return lark.after_thought(grammar, self.thought.start, self.thought.end, spell, inside=inside)
 
     def thought_marks(self) -> tuple[str, str, str] | None:
-        """Return the texts that begin and end a thought, and the one that follows where it is to end; None where the
-        model does not think."""
+        """Return the markers that begin and end a thought, and the text that forces its end; None if the model does not
+        think."""
         if self.is_harmony:
             return harmony.THOUGHT_MARKS
         return None if self.thought is None else (self.thought.start, self.thought.end, self.thought.end)
 
     def call_grammar(self, tools: Sequence[Tool], several: bool, spell: Spelling) -> Grammar:
-        """Return the grammar of calls of these tools. A model whose calls are not known writes Hermes' form."""
+        """Return the grammar of calls of these tools. A model with an unknown format of calls uses that of Hermes."""
         if self.is_harmony:
             return harmony.call_grammar(tools, several, spell)
         form = self.call or CALL_FORMATS["hermes"]

@@ -1,7 +1,7 @@
-"""GPT-OSS's answers: messages, each in a channel (OpenAI's harmony).
+"""GPT-OSS's answers in OpenAI's harmony format: messages, each in a channel.
 
-A message is `<|channel|>HEADER<|message|>BODY`, up to `<|end|>`, `<|call|>`, `<|return|>` or the end of the answer.
-The channel "analysis" is the thought, "final" is for the user, and so is "commentary" unless its header has
+A message is `<|channel|>HEADER<|message|>BODY`, up to `<|end|>`, `<|call|>`, `<|return|>` or the end of the answer. The
+channel "analysis" is the thought and "final" is for the user. So is "commentary", unless its header has
 `to=functions.NAME`, which calls that tool.
 """
 
@@ -26,26 +26,26 @@ THOUGHT_MARKS = (
     "<|end|>",
     f"<|end|><|start|>assistant{CHANNEL}final{MESSAGE}",
 )
-"""The texts that begin and end a thought, and the one that goes on to the answer."""
+"""Texts that begin and end a thought, and the text that continues with the answer."""
 
 _RECIPIENT = re.compile(r"to=(?:functions\.)?(?P<name>[\w.-]+)")
 
 
 class HarmonyReader(AnswerReader):
-    """Reads an answer whose prompt ends with `<|start|>assistant`, or within a header or a message.
+    """Reader of an answer whose prompt ends with `<|start|>assistant`, or within a header or a message.
 
     Args:
-        prompt_end: what the prompt has after its last `<|start|>`.
-        most: calls that are told.
-        calls: tell calls; otherwise they are text.
+        prompt_end: end of the prompt, after its last `<|start|>`.
+        most: maximum number of calls to return; None for all.
+        calls: True to return calls; False to treat them as text.
     """
 
     def __init__(self, prompt_end: str = "", most: int | None = None, *, calls: bool = True) -> None:
         self._most, self._parses_calls = most, calls
         self._header, self._in_body, self._held = "", False, ""
-        self._body = ""  # of a call
+        self._body = ""  # body of a call
         self._prompt = prompt_end
-        self._said = False  # text for the user, so that the next message begins a new line
+        self._said = False  # text for the user was returned, so that the next message begins a new line
         self.push(prompt_end)
 
     def push(self, text: str) -> list[Part]:
@@ -56,7 +56,7 @@ class HarmonyReader(AnswerReader):
         return parts
 
     def _step(self, parts: list[Part]) -> bool:
-        """Go on to the next marker. Return False where more text is needed."""
+        """Process the text up to the next marker. Return False if more text is needed."""
         markers = _ENDS if self._in_body else (MESSAGE,)
         place = found(self._held, markers)
         if place is None:
@@ -95,7 +95,7 @@ class HarmonyReader(AnswerReader):
         return "thought" if "analysis" in self._header else "text"
 
     def _close(self) -> list[Part]:
-        """Return the call that has ended, if it is one."""
+        """Return the call that has ended, if the message is a call."""
         recipient = _RECIPIENT.search(self._header)
         body, self._body = self._body, ""
         if recipient is None or self._kind() != "call":
@@ -140,7 +140,7 @@ def _thought(rules: lark.Rules, spell: lark.Spelling) -> str:
 
 
 def call_grammar(tools: Sequence[Tool], several: bool, spell: lark.Spelling) -> Grammar:
-    """Return the grammar of thoughts and one call. Several calls are several answers in this format."""
+    """Return the grammar of thoughts and one call. In this format, several calls are several answers."""
     rules = lark.Rules()
     calls = [
         f"{literal(f'functions.{tool.name} ')} {spell('<|constrain|>')} {literal('json')} {spell(MESSAGE)} "

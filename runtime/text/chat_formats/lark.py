@@ -1,7 +1,7 @@
 """Grammars of tool calls in llguidance's Lark, for answers that must call a tool.
 
-A grammar is that of one block as the format's reader reads it, and its arguments fit the tools' schemas where the
-format writes JSON; where it writes values in a syntax of its own, they fit the schemas' types.
+A grammar describes one block that the format's reader accepts. Arguments in JSON match the tools' schemas; values in a
+syntax of the format's own match the types in the schemas.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sscc.runtime.text.grammar import Grammar
 from sscc.runtime.text.grammar import literal as text
 
 Spelling = Callable[[str], str]
-"""Gives Lark for a marker: its token where it is a special one, else its text."""
+"""Returns Lark for a marker: its token if it is a special one, otherwise its text."""
 
 Tools = Sequence[Tool]
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments: an object, whatever the tool says."""
+    """Return the schema of a tool's arguments: always an object, even if the tool declares something else."""
     schema = dict(tool.parameters)
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
 class Rules:
-    """Rules of a grammar while they are made."""
+    """Rules of a grammar under construction."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -41,7 +41,7 @@ class Rules:
         return f"@{name}"
 
     def rule(self, body: str, options: str = "") -> str:
-        """Return the name of a rule."""
+        """Add a rule and return its name."""
         name = f"rule{len(self.lines)}"
         self.lines.append(f"{name}{options}: {body}")
         return name
@@ -59,11 +59,11 @@ def either(bodies: Sequence[str]) -> str:
 
 
 def after_thought(grammar: Grammar, start: str, end: str, spell: Spelling, *, inside: bool) -> Grammar:
-    """Return the grammar of a thought, followed by what another grammar has.
+    """Return the grammar of a thought, followed by a match of another grammar.
 
     Args:
         start, end: the markers of the thought.
-        inside: it has begun already; otherwise there may be none.
+        inside: True if the thought has begun already; otherwise it is optional.
     """
     rules = Rules()
     rules.parts["answer"] = grammar
@@ -101,7 +101,7 @@ def llama(tools: Tools, several: bool, spell: Spelling) -> Grammar:
 
 
 def mistral(tools: Tools, several: bool, spell: Spelling) -> Grammar:
-    """The newer form where the tokenizer has a token for it."""
+    """Return the grammar of Mistral's calls: the newer form if the tokenizer has a token for it."""
     rules = Rules()
     start, mark = spell("[TOOL_CALLS]"), spell("[ARGS]")
     if mark.startswith("<"):
@@ -166,7 +166,7 @@ def _bare(rules: Rules, schema: Mapping[str, Any], end: str) -> str:
 
 
 def _parameters(tool: Tool, one: Callable[[str, Mapping[str, Any]], str]) -> str:
-    """Return Lark for the parameters of a call, in their order; those that are not required may be left out."""
+    """Return Lark for the parameters of a call, in order; optional parameters may be omitted."""
     bodies = [
         f"({one(name, schema)})" + ("" if name in tool.required else "?") for name, schema in tool.properties.items()
     ]
@@ -205,9 +205,9 @@ def _invokes(
     """Return the grammar of `<invoke name=..>` elements.
 
     Args:
-        start, end: Lark for what stands around them.
-        prefix: of the names of elements.
-        words: gives the attributes of a parameter besides its name.
+        start, end: Lark for the text before and after the elements.
+        prefix: prefix of the names of elements.
+        words: returns the attributes of a parameter besides its name.
     """
     rules = Rules()
 
@@ -244,13 +244,13 @@ _WHOLE_NUMBER = r"/-?(0|[1-9][0-9]{0,15})/"
 
 @dataclass(frozen=True)
 class _Syntax:
-    """The syntax of values that are no JSON.
+    """Syntax of values that are not JSON.
 
     Attributes:
-        quoted: gives Lark for a text in quotes; None is any text.
+        quoted: returns Lark for a quoted string; for any string if the argument is None.
         key: Lark for a key of an object.
-        words: the spellings of true, false and null.
-        comma, colon: the texts between values, and after keys of objects.
+        words: spellings of true, false and null.
+        comma, colon: separators of values, and after keys of objects.
     """
 
     quoted: Callable[[str | None], str]
@@ -286,11 +286,11 @@ class _Syntax:
         return either([simple[kind] for kind in sorted(types)]) if types and types <= set(simple) else other
 
     def arguments(self, rules: Rules, tool: Tool, between: str, other: str) -> str:
-        """Return Lark for the names and values of a call, in the order of the tool. Parameters that are not required
-        may be left out.
+        """Return Lark for the names and values of a call, in the order of the tool's parameters. Optional parameters
+        may be omitted.
 
         Args:
-            between: the text between a name and its value.
+            between: text between a name and its value.
         """
         tail, any_required = "", False
         for name, schema in reversed(list(tool.properties.items())):

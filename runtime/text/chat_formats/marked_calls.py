@@ -1,4 +1,4 @@
-"""Calls of tools between markers, read from the text of an answer as it comes."""
+"""Tool calls between markers, parsed from a stream of text."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sscc.runtime.text.chat_formats.tools import Tool
 
 
 class MarkedCalls(AnswerReader):
-    """Finds calls of tools between markers, or in the whole of an answer that begins as a call does.
+    """Reader of tool calls between markers, or in an answer that begins like a call.
 
     Args:
-        form: how calls are written.
-        tools: that may be called.
-        most: calls that are told; what is called beyond them is dropped.
+        form: format of the calls.
+        tools: tools that may be called.
+        most: maximum number of calls to return; None for all. Further calls are dropped.
     """
 
     def __init__(self, form: CallFormat, tools: Sequence[Tool], most: int | None = None) -> None:
         self._form, self._tools, self._most = form, tools, most
         self._starts = [block.start for block in form.blocks]
         self._held = ""
-        self._end: str | None = None  # of the block that has begun
+        self._end: str | None = None  # end marker of the current block
         self._inside = False
-        self._searched = 0  # letters of what is held in which the end does not begin
-        self._beginning = True  # of the answer: nothing but white space yet
-        self._white = ""  # at the end of the text so far; before a call it belongs to nothing
+        self._searched = 0  # characters of the held text in which no end marker begins
+        self._beginning = True  # at the beginning of the answer: only white space so far
+        self._white = ""  # white space at the end of the text so far; dropped before a call
         self._calls = 0
 
     def push(self, text: str) -> list[Part]:
@@ -45,7 +45,7 @@ class MarkedCalls(AnswerReader):
             parts += self._block(whole)
 
     def _enter(self, parts: list[Part]) -> bool:
-        """Give out text up to a block of calls. Return True if one has begun, which then is what is held."""
+        """Append text before a block of calls to `parts`. Return True if a block has begun, which is then held."""
         if self._beginning and self._form.opening is not None:
             stripped = self._held.lstrip()
             if not stripped:
@@ -70,7 +70,8 @@ class MarkedCalls(AnswerReader):
         return False
 
     def _text(self, text: str) -> list[Part]:
-        """Return text that may be given out. White space at its end waits for what follows."""
+        """Return the text that is certainly not part of a call. White space at its end is held until more text
+        follows."""
         if text.strip():
             self._beginning = False
         text = self._white + text
@@ -79,7 +80,7 @@ class MarkedCalls(AnswerReader):
         return [Text(kept)] if kept else []
 
     def _block(self, whole: str) -> list[Part]:
-        """Return the calls of a block, or its text where it has none."""
+        """Return the calls of a block, or its text if it has none."""
         calls = self._form.parse(whole, self._tools)
         if not calls:
             return self._text(whole)

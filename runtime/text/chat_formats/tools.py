@@ -1,4 +1,4 @@
-"""Tools that a request offers: their names, and the types of their parameters."""
+"""Tools of a request: their names, and the types of their parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 _DEFINITIONS = ("$defs", "definitions")
-_MOST_DEEP = 8  # schemas within schemas that are looked through for types
+_MOST_DEEP = 8  # maximum nesting depth of schemas that are searched for types
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Tool:
     """A function that a model may call.
 
     Attributes:
-        name: of the function.
-        parameters: the JSON Schema of its arguments, an object.
+        name: name of the function.
+        parameters: JSON Schema of its arguments, an object.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Tool:
 
     @property
     def properties(self) -> Mapping[str, Schema]:
-        """The schemas of the parameters by name."""
+        """Schemas of the parameters by name."""
         found = self.parameters.get("properties")
         return {name: self._resolved(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
     def _resolved(self, value: Any) -> Schema:
-        """Return the schema of a parameter, with the definitions that it may refer to."""
+        """Return the schema of a parameter with the definitions to which it may refer."""
         schema = _schema(value)
         definitions = {key: self.parameters[key] for key in _DEFINITIONS if key in self.parameters}
         for _ in range(_MOST_DEEP):
@@ -45,13 +45,13 @@ class Tool:
 
     @property
     def required(self) -> frozenset[str]:
-        """The parameters that a call must have."""
+        """Names of the required parameters."""
         found = self.parameters.get("required")
         return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
     def argument(self, name: str, text: str) -> Any:
-        """Return the value of an argument that is written without quotes: a text where the parameter is one, or where
-        it is no JSON of the parameter's type."""
+        """Return the value of an argument that is written without quotes: a string if the parameter is one, or if the
+        text is not JSON of the parameter's type."""
         types = types_of(self.properties.get(name, {}))
         if types <= {"string"}:
             return text
@@ -63,11 +63,11 @@ class Tool:
 
 
 _LITERALS = {"True": True, "False": False, "None": None}
-"""Python's literals, which models write instead of JSON's."""
+"""Python's literals, which models write in place of JSON's."""
 
 
 def types_of(schema: Schema, depth: int = 0) -> frozenset[str]:
-    """Return the names of the types that a schema allows; none where it does not say."""
+    """Return the names of the types that a schema allows; empty if the schema does not restrict them."""
     named = schema.get("type")
     types = {named} if isinstance(named, str) else set(map(str, named)) if isinstance(named, list) else set()
     for keyword in ("anyOf", "oneOf", "allOf"):

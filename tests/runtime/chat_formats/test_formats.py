@@ -391,5 +391,5 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(UsageError):
         call_format("nonsense")
     assert call_format("none") is None
-    assert ChatFormats.told_by("<think>").with_names("none", "mistral") == ChatFormats(call=CALL_FORMATS["mistral"])
+    assert ChatFormats.from_template("<think>").with_names("none", "mistral") == ChatFormats(call=CALL_FORMATS["mistral"])
     assert ChatFormats().with_names(None, "openai").is_harmony

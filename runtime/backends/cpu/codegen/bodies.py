@@ -51,8 +51,8 @@ class NativeBodyErrors(NoNativeCode):
     STEP = "body {body!r}: {cause}"
     NO_RANKS = "body {body!r}: {step} exchanges data with other ranks, but the program has only one rank"
     PACKED_ELEMENTS = (
-        "body {body!r}: the packed weight {weight!r} is read by a loop over elements, because a launch gives strides "
-        "that allow no product"
+        "body {body!r}: the packed weight {weight!r} is read by a loop over elements, because the strides in a "
+        "launch rule out a product"
     )
 
 
@@ -419,7 +419,7 @@ class _Lowering:
 
     def _check_plain(self, nest: Nest) -> None:
         """Refuse packed weights in a loop over elements, which cannot locate single elements in them. The strides that
-        a launch gives may turn a product into such a loop."""
+        a launch passes may turn a product into such a loop."""
         packed = [access.region for access in nest.inputs if access.region in self.packed]
         if packed:
             raise NativeBodyErrors.PACKED_ELEMENTS(body=self.body.name, weight=packed[0])

@@ -196,7 +196,7 @@ class CheckedFunction(Function):
             if f"check.low.{param}" in self.params:
                 self._bounds[value.name] = self.params[f"check.low.{param}"], self.params[f"check.high.{param}"]
 
-    # -- what is known of pointers
+    # -- bounds of pointers
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
         if pointer.name in self._bounds:  # these are the bounds of a larger piece of memory that starts here; keep them

@@ -30,14 +30,14 @@ class Parser {
 
     Plan parse() {
         if (data_.size() % sizeof(std::int64_t) != 0) {
-            malformed(std::to_string(data_.size()) + " bytes are not a whole number of words");
+            malformed("its size of " + std::to_string(data_.size()) + " bytes is not a multiple of the word size");
         }
         if (word() != kMagic) {
-            malformed("it does not begin with the mark of a plan");
+            malformed("it does not have the magic number of a plan");
         }
         if (const auto version = word(); version != kVersion) {
-            malformed("it has version " + std::to_string(version) + ", and only version " + std::to_string(kVersion) +
-                      " can be read");
+            malformed("it has version " + std::to_string(version) + ", but only version " + std::to_string(kVersion) +
+                      " is supported");
         }
         plan_.declared_registers = static_cast<std::uint32_t>(within(0, kMostRegisters, "the number of registers"));
         plan_.registers.resize(plan_.declared_registers + 2 * (kDepth + 1));
@@ -50,7 +50,7 @@ class Parser {
         entries();
         place_.clear();
         if (next_ != data_.size()) {
-            malformed(std::to_string((data_.size() - next_) / sizeof(std::int64_t)) + " words after its end");
+            malformed(std::to_string((data_.size() - next_) / sizeof(std::int64_t)) + " extra words at its end");
         }
         return std::move(plan_);
     }
@@ -66,7 +66,7 @@ class Parser {
 
     std::int64_t word() {
         if (left() == 0) {
-            malformed("it ends too early");
+            malformed("it is truncated");
         }
         std::array<std::byte, 8> bytes;
         std::memcpy(bytes.data(), data_.data() + next_, bytes.size());
@@ -89,7 +89,8 @@ class Parser {
     std::uint32_t index(std::size_t count, const char* what) {
         const auto value = word();
         if (value < 0 || value >= static_cast<std::int64_t>(count)) {
-            malformed(std::string(what) + " " + std::to_string(value) + " of " + std::to_string(count));
+            malformed(std::string(what) + " " + std::to_string(value) + " is out of range, there are " +
+                      std::to_string(count));
         }
         return static_cast<std::uint32_t>(value);
     }
@@ -100,7 +101,7 @@ class Parser {
     std::int64_t count(const char* what, std::int64_t most = kMostItems) {
         const auto value = word();
         if (value < 0 || value > most || value > left()) {
-            malformed(std::to_string(value) + " " + what + ", more than there can be");
+            malformed("a list of " + std::to_string(value) + " " + what + " is too long");
         }
         return value;
     }
@@ -108,7 +109,7 @@ class Parser {
     std::string name() {
         const auto length = word();
         if (length < 0 || length > left() * 8) {
-            malformed("a name of " + std::to_string(length) + " bytes");
+            malformed("a name has an invalid length of " + std::to_string(length) + " bytes");
         }
         std::string text(reinterpret_cast<const char*>(data_.data() + next_), static_cast<std::size_t>(length));
         next_ += (static_cast<std::size_t>(length) + 7) / 8 * 8;
@@ -142,11 +143,11 @@ class Parser {
             region.kind = static_cast<RegionKind>(within(0, 4, "the kind"));
             region.bytes = within(0, kMostBytes, "the size");
             if (!seen.insert(region.name).second) {
-                malformed("a second one with the name '" + region.name + "'");
+                malformed("duplicate name '" + region.name + "'");
             }
             const auto same = [&](const Region& other) { return other.kind == region.kind; };
             if (is_exchanged(region.kind) && std::any_of(plan_.regions.begin(), plan_.regions.end(), same)) {
-                malformed("a second one of windows");
+                malformed("duplicate region of windows");
             }
             plan_.regions.push_back(std::move(region));
         }
@@ -182,7 +183,7 @@ class Parser {
             const auto axis = reg();
             const auto trips = within(0, kMostBytes, "an axis' trips");
             if (__builtin_mul_overflow(run.total, trips, &run.total) || run.total > kMostBytes) {
-                malformed("more units than can be counted");
+                malformed("the number of units overflows");
             }
             plan_.grid.push_back({axis, trips});
         }
@@ -213,7 +214,7 @@ class Parser {
             argument.terms.end = size(plan_.terms);
             const bool fixed = argument.terms.begin == argument.terms.end;
             if (fixed && (argument.offset < 0 || argument.offset > argument.last)) {
-                malformed("argument " + std::to_string(size(plan_.arguments) - range.begin) + " lies outside of region '" +
+                malformed("argument " + std::to_string(size(plan_.arguments) - range.begin) + " exceeds region '" +
                      region.name + "'");
             }
             plan_.arguments.push_back(argument);
@@ -230,7 +231,7 @@ class Parser {
             entry.name = name();
             place_ = "entry '" + entry.name + "'";
             if (!seen.insert(entry.name).second) {
-                malformed("a second one with this name");
+                malformed("duplicate name");
             }
             entry.inputs = registers();
             entry.outputs = registers();
@@ -244,7 +245,7 @@ class Parser {
 
     void body(std::vector<Instruction>& code, int depth) {
         if (depth > kDepth) {
-            malformed("loops and branches nest deeper than " + std::to_string(kDepth));
+            malformed("loops and branches are nested deeper than " + std::to_string(kDepth) + " levels");
         }
         for (auto n = count("items"); n > 0; --n) {
             switch (index(kItems, "item")) {
@@ -295,10 +296,10 @@ class Parser {
             windows = region.kind == RegionKind::kInbox ? region.bytes : windows;
         }
         if (window < 1 || windows < window || windows % window != 0) {
-            malformed("ranks meet without windows");
+            malformed("a meeting without windows");
         }
         code.push_back({.op = Op::kMeet, .x = size(plan_.meetings)});
-        plan_.meetings.push_back(within(0, window, "what ranks exchange"));
+        plan_.meetings.push_back(within(0, window, "the size of a meeting"));
     }
 
     void loop(std::vector<Instruction>& code, int depth) {

@@ -27,7 +27,7 @@ SPILL = 32 * LINE
 class PackedProductErrors(ErrorKind):
     SHAPES = InternalError, "[{left}] times {n} x {k} weights does not give [{result}]"
     STRIDES = InternalError, "the left operand of a packed product has the strides {strides}; the last must be 1"
-    DTYPES = InternalError, "no packed product takes {left} and gives {result}"
+    DTYPES = InternalError, "no packed product supports operands of {left} and results of {result}"
     ROWS = InternalError, "a packed product takes rows of up to two dimensions, not [{rows}]"
 
 

@@ -47,7 +47,7 @@ _ODD = -65536  # 0xffff0000
 
 
 class ProductKernelErrors(ErrorKind):
-    DTYPES = InternalError, "no product kernel takes {left} times {weights}"
+    DTYPES = InternalError, "no product kernel multiplies {left} by {weights}"
 
 
 def kind_of(a: str, panels: Panels, features: Features) -> Kind:

@@ -32,7 +32,7 @@ _NIBBLE = 4
 
 
 class QuantisedPanelErrors(ErrorKind):
-    FORMAT = InternalError, "weights cannot be packed so: {panels}"
+    FORMAT = InternalError, "weights cannot be packed as {panels}"
     BLOCKS = InternalError, "sums of {k} numbers cannot be packed in blocks of {block}"
     PARTS_DIFFER = (
         InputError,

@@ -52,15 +52,15 @@ def decode_plan(data: bytes) -> NativePlan:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         if len(data) % 8:
-            raise malformed(f"{len(data)} bytes are not a whole number of words")
+            raise malformed(f"its size of {len(data)} bytes is not a multiple of the word size")
         self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
         self._next = 0
 
     def plan(self) -> NativePlan:
         if self.word() != MAGIC:
-            raise malformed("it does not begin with the mark of a plan")
+            raise malformed("it does not have the magic number of a plan")
         if (version := self.word()) != VERSION:
-            raise malformed(f"it has version {version}, and only version {VERSION} can be read")
+            raise malformed(f"it has version {version}, but only version {VERSION} is supported")
         registers, scratch_bytes = self.word(), self.word()
         plan = NativePlan(
             regions=self.items(lambda: PlanRegion(self.name(), self.choice(KINDS), self.word())),
@@ -73,7 +73,7 @@ class _Reader:
             scratch_bytes=scratch_bytes,
         )
         if self._next != len(self._words):
-            raise malformed(f"{len(self._words) - self._next} words after its end")
+            raise malformed(f"{len(self._words) - self._next} extra words at its end")
         return plan
 
     def run(self) -> PlanRun:
@@ -86,7 +86,7 @@ class _Reader:
 
     def body(self, depth: int) -> tuple[Item, ...]:
         if depth > DEPTH:
-            raise malformed(f"loops and branches nest deeper than {DEPTH}")
+            raise malformed(f"loops and branches are nested deeper than {DEPTH} levels")
         return self.items(lambda: self.item(depth))
 
     def item(self, depth: int) -> Item:
@@ -109,7 +109,7 @@ class _Reader:
 
     def word(self) -> int:
         if self._next >= len(self._words):
-            raise malformed("it ends too early")
+            raise malformed("it is truncated")
         self._next += 1
         return self._words[self._next - 1]
 
@@ -122,7 +122,7 @@ class _Reader:
     def count(self) -> int:
         count = self.word()
         if not 0 <= count <= len(self._words) - self._next:
-            raise malformed(f"a list of {count} items")
+            raise malformed(f"a list of {count} items is too long")
         return count
 
     def items(self, read: Callable[[], T]) -> tuple[T, ...]:
@@ -138,7 +138,7 @@ class _Reader:
         length = self.word()
         words = -(-length // 8)
         if not 0 <= words <= len(self._words) - self._next:
-            raise malformed(f"a name of {length} bytes")
+            raise malformed(f"a name has an invalid length of {length} bytes")
         data = struct.pack(f"<{words}q", *self._words[self._next : self._next + words])
         self._next += words
         try:

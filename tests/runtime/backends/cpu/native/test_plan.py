@@ -91,17 +91,17 @@ def test_truncated_plans_are_refused_by_both_readers() -> None:
 
 def test_longer_plans_are_refused_by_both_readers() -> None:
     data = plan().encode() + bytes(16)
-    with raises(NativeErrors.PLAN_MALFORMED, place="the file", reason="2 words after its end"):
+    with raises(NativeErrors.PLAN_MALFORMED, place="the file", reason="2 extra words at its end"):
         decode_plan(data)
-    with raises(NativeErrors.PLAN_MALFORMED, place="the file", reason="2 words after its end"):
+    with raises(NativeErrors.PLAN_MALFORMED, place="the file", reason="2 extra words at its end"):
         core_of(data)
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        (0, "it does not begin with the mark of a plan"),
-        (1, f"it has version 7, and only version {VERSION} can be read"),
+        (0, "it does not have the magic number of a plan"),
+        (1, f"it has version 7, but only version {VERSION} is supported"),
     ],
 )
 def test_other_files_are_refused_by_both_readers(word: int, reason: str) -> None:
@@ -142,19 +142,19 @@ X = PlanRegion("x", "arena", 64)
             "scratch_bytes is 1152921504606846976, outside of 0 .. 70368744177664",
         ),
         (plan(regions=[PlanRegion("x", "arena", -1)]), "region 0", "the size is -1, outside of 0 .. 70368744177664"),
-        (plan(regions=[X, X]), "region 1", "a second one with the name 'x'"),
-        (plan(constants=[(8, 0)]), "constants", "register 8 of 8"),
-        (plan(constants=[(-1, 0)]), "constants", "register -1 of 8"),
-        (plan(runs=[run(), run(function=1)]), "run 1", "function 1 of 1"),
-        (replace(plan(runs=[run()]), labels=()), "run 0", "label 0 of 0"),
+        (plan(regions=[X, X]), "region 1", "duplicate name 'x'"),
+        (plan(constants=[(8, 0)]), "constants", "register 8 is out of range, there are 8"),
+        (plan(constants=[(-1, 0)]), "constants", "register -1 is out of range, there are 8"),
+        (plan(runs=[run(), run(function=1)]), "run 1", "function 1 is out of range, there are 1"),
+        (replace(plan(runs=[run()]), labels=()), "run 0", "label 0 is out of range, there are 0"),
         (plan(runs=[run(units=-1)]), "run 0", "the number of units is -1, outside of 0 .. 70368744177664"),
-        (plan(runs=[run(units=3, grid=[(0, 1 << 45)])]), "run 0", "more units than can be counted"),
-        (plan(runs=[run(units=1 << 40, grid=[(0, 1 << 40)])]), "run 0", "more units than can be counted"),
+        (plan(runs=[run(units=3, grid=[(0, 1 << 45)])]), "run 0", "the number of units overflows"),
+        (plan(runs=[run(units=1 << 40, grid=[(0, 1 << 40)])]), "run 0", "the number of units overflows"),
         (plan(runs=[run(grid=[(0, -1)])]), "run 0", "an axis' trips is -1, outside of 0 .. 70368744177664"),
-        (plan(runs=[run(grid=[(9, 1)])]), "run 0", "register 9 of 8"),
-        (plan(runs=[run(scalars=[8])]), "run 0", "register 8 of 8"),
-        (plan(runs=[run(scalars=[0] * 1025)]), "run 0", "1025 registers, more than there can be"),
-        (plan(runs=[run(arguments=[PlanArgument(0, 0, 0)])]), "run 0", "region 0 of 0"),
+        (plan(runs=[run(grid=[(9, 1)])]), "run 0", "register 9 is out of range, there are 8"),
+        (plan(runs=[run(scalars=[8])]), "run 0", "register 8 is out of range, there are 8"),
+        (plan(runs=[run(scalars=[0] * 1025)]), "run 0", "a list of 1025 registers is too long"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, 0)])]), "run 0", "region 0 is out of range, there are 0"),
         (
             plan(runs=[run(arguments=[PlanArgument(0, 0, 65)])], regions=[X]),
             "run 0",
@@ -168,25 +168,29 @@ X = PlanRegion("x", "arena", 64)
         (
             plan(runs=[run(arguments=[PlanArgument(0, 0, 1), PlanArgument(0, 1, 64)])], regions=[X]),
             "run 0",
-            "argument 1 lies outside of region 'x'",
+            "argument 1 exceeds region 'x'",
         ),
         (
             plan(runs=[run(arguments=[PlanArgument(0, -1, 64)])], regions=[X]),
             "run 0",
-            "argument 0 lies outside of region 'x'",
+            "argument 0 exceeds region 'x'",
         ),
         (
             plan(runs=[run(arguments=[PlanArgument(0, 0, 1, ((0, 1 << 50),))])], regions=[X]),
             "run 0",
             "a coefficient is 1125899906842624, outside of -70368744177664 .. 70368744177664",
         ),
-        (plan(runs=[run(arguments=[PlanArgument(0, 0, 1, ((8, 1),))])], regions=[X]), "run 0", "register 8 of 8"),
-        (plan(Execute(0)), "entry 'main'", "run 0 of 0"),
-        (plan(Execute(-1), runs=[run()]), "entry 'main'", "run -1 of 1"),
-        (plan(Compute("add", 8, (0, 0))), "entry 'main'", "register 8 of 8"),
-        (plan(Compute("select", 0, (0, 0, 8))), "entry 'main'", "register 8 of 8"),
-        (plan(Compute("lookup", 0, (8, 0, 1))), "entry 'main'", "register 8 of 8"),
-        (plan(Compute("lookup", 0, (0, 8, 1))), "entry 'main'", "register 8 of 8"),
+        (
+            plan(runs=[run(arguments=[PlanArgument(0, 0, 1, ((8, 1),))])], regions=[X]),
+            "run 0",
+            "register 8 is out of range, there are 8",
+        ),
+        (plan(Execute(0)), "entry 'main'", "run 0 is out of range, there are 0"),
+        (plan(Execute(-1), runs=[run()]), "entry 'main'", "run -1 is out of range, there are 1"),
+        (plan(Compute("add", 8, (0, 0))), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(Compute("select", 0, (0, 0, 8))), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(Compute("lookup", 0, (8, 0, 1))), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(Compute("lookup", 0, (0, 8, 1))), "entry 'main'", "register 8 is out of range, there are 8"),
         (plan(Compute("lookup", 0, (0, 5, 4))), "entry 'main'", "a table's size is 4, outside of 1 .. 3"),
         (plan(Compute("lookup", 0, (0, 0, 9))), "entry 'main'", "a table's size is 9, outside of 1 .. 8"),
         (plan(Compute("lookup", 0, (0, 0, 0))), "entry 'main'", "a table's size is 0, outside of 1 .. 8"),
@@ -196,12 +200,12 @@ X = PlanRegion("x", "arena", 64)
             "entry 'main'",
             "a table's size is 1099511627776, outside of 1 .. 1",
         ),
-        (plan(PlanLoop(8, 0, 0, ())), "entry 'main'", "register 8 of 8"),
-        (plan(Branch(8, ())), "entry 'main'", "register 8 of 8"),
-        (plan(inputs=[8]), "entry 'main'", "register 8 of 8"),
-        (plan(outputs=[-2]), "entry 'main'", "register -2 of 8"),
-        (plan(nested(65)), "entry 'main'", "loops and branches nest deeper than 64"),
-        (replace(plan(), entries=plan().entries * 2), "entry 'main'", "a second one with this name"),
+        (plan(PlanLoop(8, 0, 0, ())), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(Branch(8, ())), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(inputs=[8]), "entry 'main'", "register 8 is out of range, there are 8"),
+        (plan(outputs=[-2]), "entry 'main'", "register -2 is out of range, there are 8"),
+        (plan(nested(65)), "entry 'main'", "loops and branches are nested deeper than 64 levels"),
+        (replace(plan(), entries=plan().entries * 2), "entry 'main'", "duplicate name"),
     ],
 )
 def test_nonsense_is_named(of: NativePlan, place: str, reason: str) -> None:
