@@ -91,6 +91,7 @@ class GeometryErrors(ErrorKind):
         "a step fetches {fetch} rows of topk = {topk} from the store, it must fetch 1 .. topk: change --kv-fetch, or "
         "leave it out for no limit",
     )
+    SPARE = UsageError, "a cache with {spare} spare rows keeps the rows of all positions, which needs none"
     BUDGET = (
         UsageError,
         "a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {rows} rows: raise --kv-budget or "
@@ -194,6 +195,8 @@ class Geometry:
             attends to all rows that it selects.
         layer_topk: selected positions of each layer under this geometry, in order, if layers have different budgets;
             `topk` is then the largest number that a layer may select.
+        spare: rows of the ring beyond those that a query sees, >= 0. A step that writes up to `spare` rows more than
+            are accepted overwrites no row that a later query sees.
     """
 
     sink: int
@@ -211,10 +214,12 @@ class Geometry:
     fetch: int | None = None
     layer_topk: tuple[int, ...] = ()
     window_stride: int | None = None
+    spare: int = 0
 
     def __post_init__(self) -> None:
         recent = 0 if self.by_index else 1
-        for name, low in (("sink", 0), ("recent", recent), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
+        least = {"sink": 0, "recent": recent, "topk": 0, "obs": 1, "pool": 1, "max_context": 1, "spare": 0}
+        for name, low in least.items():
             if getattr(self, name) < low:
                 raise GeometryErrors.TOO_SMALL(field=name, value=getattr(self, name), least=low)
         if self.pool % 2 == 0:
@@ -252,6 +257,8 @@ class Geometry:
             raise GeometryErrors.WINDOW_RING(
                 window=self.window, sink=self.sink, recent=self.recent, topk=self.topk
             )
+        if self.spare and self.keeps_all:
+            raise GeometryErrors.SPARE(spare=self.spare)
         if self.window_stride not in (None, self.window or None):
             raise GeometryErrors.WINDOW_STRIDE(window=self.window, stride=self.window_stride)
         if self.indexed and not min(self.layer_topk, default=self.topk):
@@ -307,8 +314,9 @@ class Geometry:
     def chosen(self, topk: int) -> Geometry:
         """Return the geometry of a layer whose model chooses `topk` rows of all positions by an index of its own."""
         return replace(
-            self, sink=0, recent=0, topk=topk, rows=INDEXED, policy=INDEX, landmark_bits=0, fetch=None, layer_topk=()
-        )
+            self, sink=0, recent=0, topk=topk, rows=INDEXED, policy=INDEX, landmark_bits=0, fetch=None, layer_topk=(),
+            spare=0,
+        )  # fmt: skip
 
     @property
     def sees(self) -> Span:
@@ -422,7 +430,12 @@ class Geometry:
     @property
     def cache_rows(self) -> int:
         """Rows of the cache itself: the whole budget, or only sinks and ring if a store keeps the rows of all
-        positions."""
+        positions; and the spare rows."""
+        return self.visible_rows + self.spare
+
+    @property
+    def visible_rows(self) -> int:
+        """Maximum number of cache rows that a query sees."""
         return self.sink_recent if self.keeps_all else self.budget
 
     @property
@@ -439,7 +452,7 @@ class Geometry:
     @property
     def layer_offsets(self) -> tuple[int, ...]:
         """First row of each layer in a packed state."""
-        return tuple(accumulate((self.sink_recent + topk for topk in self.layer_topk[:-1]), initial=0))
+        return tuple(accumulate((self.sink_recent + self.spare + topk for topk in self.layer_topk[:-1]), initial=0))
 
     @property
     def packed_rows(self) -> int:
@@ -456,12 +469,24 @@ class Geometry:
     def base(self, prompt_len: int) -> int:
         """Return the first row of the ring after a prompt of `prompt_len` tokens; rows before it are never overwritten
         (docs/algorithm.md)."""
-        return min(max(prompt_len, self.sink), self.cache_rows - self.recent)
+        return min(max(prompt_len, self.sink), self.visible_rows - self.recent)
 
     def row(self, position: int, base: int) -> int:
         """Return the cache row of an absolute position (0-based) that is not a selected one, for a ring that begins at
         row `base`."""
         return position if position < base else base + (position - base) % (self.cache_rows - base)
+
+    def sees_row(self, row: int, position: int, base: int) -> bool:
+        """Return True if the query at `position` sees a row of the cache, for a ring that begins at row `base`.
+
+        Rows before `base` are visible once they are written. Of the ring, the newest rows are: all that the budget has
+        room for, or with a chunked window those of the query's chunk.
+        """
+        if row < base or position < base:
+            return row <= position
+        newest = position % self.window_stride + 1 if self.window_stride else position - base + 1
+        age = (self.row(position, base) - row) % (self.cache_rows - base)
+        return age < min(newest, self.visible_rows - base)
 
     def kept_rows(self, length: int) -> int:
         """Return the number of positions that are kept after `length` of them have been written. Unless queries select
@@ -474,7 +499,7 @@ class Geometry:
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
         defaults: dict[str, Any] = {
             "window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [],
-            "window_stride": None,
+            "window_stride": None, "spare": 0,
         }  # fmt: skip
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 

@@ -13,8 +13,9 @@ Attention covers segments: rows of K and V, either all rows of a tensor in order
 
 The cache of a layer and a slot has `budget = sink + topk + recent` rows: attention sinks, prompt positions selected by
 the observation window, and a ring of recent positions. A layer's `topk` is an operand, because layers may have
-different budgets. `base` is the first row of a slot's ring, clamped per layer to sink .. sink + topk. Rows in use come
-first. If rows are encoded (`sscc.ir.kv_rows`), attention uses the decoded numbers.
+different budgets. `base` is the first row of a slot's ring, clamped per layer to sink .. sink + topk. A ring may have
+`spare` rows more than a query sees. Rows in use come first. If rows are encoded (`sscc.ir.kv_rows`), attention uses
+the decoded numbers.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _most_selected(n: Sizes) -> int:
 
 def _behind_ring(n: Sizes) -> int:
     """Return the maximum number of cache rows that are neither sinks nor in the shortest ring."""
-    return n["R"] - n["sink"] - n["recent"]
+    return n["R"] - n["sink"] - n["recent"] - n.get("spare", 0)
 
 
 def latent_fits(n: Sizes, first: int) -> bool:
@@ -166,6 +167,7 @@ Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
+Spare = Annotated[int, Attribute("spare")]
 WindowSize = Annotated[int, Attribute("window")]
 WindowStride = Annotated[int | None, Attribute("window_stride")]
 
@@ -297,8 +299,8 @@ class ChosenAttention(Op):
 
 
 class Row(Op):
-    """The cache row of each absolute position p: p if p < base, else base + (p - base) mod (sink + topk + recent -
-    base), with `base` within sink .. sink + topk."""
+    """The cache row of each absolute position p: p if p < base, else base + (p - base) mod (sink + topk + recent +
+    spare - base), with `base` within sink .. sink + topk."""
 
     op = "row"
     position: PerSlot
@@ -308,8 +310,10 @@ class Row(Op):
 
 
 class Validity(Op):
-    """The rows that a query at `position` may see: row < min(position + 1, sink + topk + recent), or, with a chunked
-    window, row <= position mod recent; none for an inactive slot.
+    """The rows that a query at `position` may see: those before `base` up to row `position`, and in the ring those of
+    the newest min(position + 1 - base, sink + topk + recent - base) positions, or, with a chunked window, of the newest
+    position mod recent + 1; none for an inactive slot. Without spare rows this is row < min(position + 1, sink + topk +
+    recent), or row <= position mod recent.
 
     With an `index` of selected rows that replace rows sink .. sink + K - 1 of the cache, N = R + K and the last K rows
     are those of the index. If row sink + j is visible and index[b, 0, j] is not negative, row R + j is visible in its
@@ -318,6 +322,7 @@ class Validity(Op):
 
     op = "validity"
     position: PerSlot
+    base: PerSlot
     active: Active
     topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
     index: Annotated[str, Operand("B Hkv K:i64", "read", optional=True, omissible=True)]
@@ -329,7 +334,7 @@ class KeptPositions(Op):
 
     Let B = sink + topk + recent. If length <= B, row j < length holds position j. After a longer prompt row j < sink
     holds j; row sink + j, for j < topk, holds selected[h, j] (-1 without `selected`); and each row sink + topk <= j < B
-    holds the newest position p with p = j modulo recent.
+    + spare holds the newest position p with p = j modulo recent + spare, -1 if p < length - recent.
     """
 
     op, stored = "kept_positions", True
@@ -785,8 +790,8 @@ class DecodeAttention(Op):
 
     For every active slot b: `Row` gives the row of p = position[b]; new_key and new_value replace that row of `key` and
     `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows are unchanged.
-    Attention covers rows row < min(p + 1, sink + topk + recent), or with a `window_stride` (equal to `recent`)
-    row <= p mod recent. An inactive slot writes nothing and returns zeros.
+    Attention covers the rows of `Validity`, with a `window_stride` (equal to `recent`) those of a chunked window. An
+    inactive slot writes nothing and returns zeros.
 
     With `segments` (at most one), rows sink .. sink + K - 1 of KV head h are replaced by those at index[b, h, j] of the
     segment's key and value where that is not negative.
@@ -818,6 +823,7 @@ class DecodeAttention(Op):
     softcap: Softcap = None
     sink_logits: SinkLogits = None
     window_stride: WindowStride = None
+    spare: Spare = 0
 
 
 @dataclass(frozen=True)

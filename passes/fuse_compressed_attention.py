@@ -26,7 +26,7 @@ Before, a decode step and a chunk of prefill::
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
       %v1 = "kv.update"(%v, %vn, %row, %a)
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
-      %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+      %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
       %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
           operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>}
         : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
@@ -166,9 +166,9 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     new, encoders = _decoded([part["new"] for part in parts])
     if row is None or {part["row"] for part in parts} != {row.results[0]} or kv.operand_of(row, "position") != position:
         return False
-    if not _same_number(kv.operand_of(row, "topk"), topk):
-        return False
     base, index = kv.operand_of(row, "base"), parts_of_validity.get("index")
+    if not _same_number(kv.operand_of(row, "topk"), topk) or parts_of_validity["base"] != base:
+        return False
     if [segment.get("index") for _, segment in rest] != ([] if index is None else [index]):
         return False
     if {part["active"] for part in parts} != {active} or not _one_group(attention, row, validity, *updates):
@@ -294,6 +294,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         {part["row"] for part in parts[streams:]} == {position},
         {*(part["active"] for part in parts), scored["active"], bound["active"]} == {active},
         {scored["position"], bound["position"]} == {position} and "index" not in bound,
+        bound["base"] == kv.operand_of(row, "base"),
         (index_of(kv.operand_of(row, "topk")), index_of(bound["topk"])) == (0, topk),
         chooses.get("sink_logits") == sinks,
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,

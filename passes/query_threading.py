@@ -90,7 +90,7 @@ class QueryThreader(IndexedThreader):
             new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
             stored = [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
-        valid = kv.Validity(position, active, index_constant(g.topk), None, flags).valid
+        valid = kv.Validity(position, base, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
         asking, sinks = self.of_all_heads(query, attended.sinks)
         scores = self.landmark_scores(asking, codes, scales, position, active)

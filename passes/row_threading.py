@@ -83,9 +83,10 @@ class RowThreader(RowLayer):
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
         flags = tensor_type(
-            [self.slots, self.geometry.budget + len(more) * self.geometry.topk], ir.IntegerType.get_signless(1)
+            [self.slots, self.geometry.budget + self.geometry.spare + len(more) * self.geometry.topk],
+            ir.IntegerType.get_signless(1),
         )
-        valid = kv.Validity(position, active, topk, index, flags).valid
+        valid = kv.Validity(position, base, active, topk, index, flags).valid
         out = self.cached_attention(attended, valid, (now, None), *more)
         if self.split and self.peers is not None:
             out = self.peers.exchanged(out, split=1, join=0)

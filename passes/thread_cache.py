@@ -47,7 +47,7 @@ After, in a decode layer::
       %row = "kv.row"(%position, %base, %topk) ..
       %k_cache1 = "kv.update"(%k_cache, %h, %row, %active) ..
       %v_cache1 = "kv.update"(%v_cache, %h, %row, %active) ..
-      %valid = "kv.validity"(%position, %active, %topk) ..
+      %valid = "kv.validity"(%position, %base, %active, %topk) ..
       %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) ..
       return %o, %k_cache1, %v_cache1 : ..
 

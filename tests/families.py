@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -380,7 +380,7 @@ class Compiler:
         key = (checkpoint, g.max_context, batch, chunk, dtype)
         if key not in self._imports:
             file = self._imports[key] = self._folder / f"{len(self._imports)}.captured.mlir"
-            shape = cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
+            shape = cache_options(replace(g, spare=0)) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
             compile_model(CompileOptions(checkpoint, file, compile_to="import", **shape))
         return self._imports[key]
 

@@ -38,6 +38,7 @@ GEOMETRIES = {
     "ring-of-one": Geometry(sink=0, recent=1, topk=5, obs=4, pool=3, pool_mode="max", max_context=CONTEXT),
     "window-beyond-ring": Geometry(sink=2, recent=3, topk=6, obs=9, pool=5, pool_mode="avg", max_context=CONTEXT),
     "streaming": Geometry(sink=3, recent=6, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
+    "spare rows": Geometry(sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, spare=3),
     "all-candidates": Geometry(sink=3, recent=8, topk=30, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
 }
 STATIC = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
@@ -90,7 +91,7 @@ def base_of(n: int, g: Geometry) -> int:
 def row_of(position: int, n: int, g: Geometry) -> int:
     """Return the row of a position that is no selected one, after a prompt of `n` tokens."""
     base = base_of(n, g)
-    return position if position < base else base + (position - base) % (g.budget - base)
+    return position if position < base else base + (position - base) % (g.cache_rows - base)
 
 
 @pytest.mark.parametrize("which", ["short", "fits", "long"])
@@ -103,7 +104,7 @@ def test_decode_writes_the_row_of_its_position_and_no_other(name: str, which: st
     session.prefill(0, random_tokens(n))
     before, base = caches(session), base_of(n, g)
     start = before[..., : min(n, base), :]
-    for step, token in enumerate(random_tokens(min(2 * (g.budget - base) + 2, CONTEXT - n), seed=1)):
+    for step, token in enumerate(random_tokens(min(2 * (g.cache_rows - base) + 2, CONTEXT - n), seed=1)):
         session.decode({0: token})
         after = caches(session)
         changed = (after != before).any(-1).flatten(0, 2).any(0).nonzero().flatten().tolist()
@@ -112,7 +113,7 @@ def test_decode_writes_the_row_of_its_position_and_no_other(name: str, which: st
     assert torch.equal(before[..., : min(n, base), :], start)
 
 
-@pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming"])
+@pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming", "spare rows"])
 def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compiled: Compiler) -> None:
     """In layer 0, whose K and V depend on token and position alone; deeper layers see other hidden states."""
     g = GEOMETRIES[name]

@@ -383,12 +383,12 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
     g, topk = e.geometry(op), e.operand(op, 2)
     program = [
         ("most", "addi", [topk, g.sink], "i64"),
-        ("end", "addi", ["most", g.recent], "i64"),
+        ("end", "addi", ["most", g.recent + g.spare], "i64"),
         ("raised", "maxsi", ["in1", g.sink], "i64"),
         ("base", "minsi", ["raised", "most"], "i64"),
         ("past", "subi", ["in0", "base"], "i64"),
         ("behind", "subi", ["end", "base"], "i64"),
-        ("ring", "maxsi", ["behind", g.recent], "i64"),  # always true; it proves that the divisor is positive
+        ("ring", "maxsi", ["behind", g.recent + g.spare], "i64"),  # always true; it proves that the divisor is positive
         ("lap", "remsi", ["past", "ring"], "i64"),
         ("place", "addi", ["lap", "base"], "i64"),
         ("before", "cmpi_slt", ["in0", "base"], "i1"),
@@ -404,9 +404,12 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
     replace."""
     g, operands = e.geometry(op), kv.operands_of(op)
     slots, out = op.results[0].type.shape[0], e.written(op.results[0])
-    masks = [sch.Access(e.name(operands[name]), ((1, 0, 0),)) for name in ("position", "active")]
+    names = ("position", "active", *(["base"] if g.spare else []))
+    masks = [sch.Access(e.name(operands[name]), ((1, 0, 0),)) for name in names]
 
     def seen(first: int) -> list[tuple[Any, ...]]:
+        if g.spare:
+            return _seen_of_ring(g, first, e.name(operands["topk"]))
         passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
         return [
             ("column", "index", [1], "i64"),
@@ -419,12 +422,50 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
             ("valid", "andi", ["written", "in1"], "i1"),
         ]
 
-    e.vector((slots, g.budget), masks, out, seen(0))
+    e.vector((slots, g.budget + g.spare), masks, out, seen(0))
     if "index" in operands:
         index = sch.Access(e.name(operands["index"]), ((1, 0, 0), (0, 0, 0), (0, 1, 0)))
-        for at, relation in ((g.sink, "cmpi_slt"), (g.budget, "cmpi_sge")):
-            replaced = [("there", relation, ["in2", 0], "i1"), ("here", "andi", ["valid", "there"], "i1")]
+        for at, relation in ((g.sink, "cmpi_slt"), (g.budget + g.spare, "cmpi_sge")):
+            replaced = [("there", relation, [f"in{len(masks)}", 0], "i1"), ("here", "andi", ["valid", "there"], "i1")]
             e.vector((slots, g.topk), [*masks, index], out, [*seen(g.sink), *replaced], at)
+
+
+def _seen_of_ring(g: Geometry, first: int, topk: str | int) -> list[tuple[Any, ...]]:
+    """Return the program that computes whether a query sees row `first` + column of a cache whose ring has spare rows.
+
+    Args:
+        g: geometry of the cache. in0, in1 and in2 are the position, activity and base of a slot.
+        first: row of column 0.
+        topk: operand with the number of selected rows.
+    """
+    stride, rows = g.window_stride, g.recent + g.spare
+    return [
+        ("column", "index", [1], "i64"),
+        ("row", "addi", ["column", first], "i64"),
+        ("most", "addi", [topk, g.sink], "i64"),
+        ("raised", "maxsi", ["in2", g.sink], "i64"),
+        ("base", "minsi", ["raised", "most"], "i64"),
+        ("end", "addi", ["most", rows], "i64"),
+        ("behind", "subi", ["end", "base"], "i64"),
+        ("ring", "maxsi", ["behind", rows], "i64"),  # always true; it proves that the divisor is positive
+        ("room", "subi", ["ring", g.spare], "i64"),
+        ("past", "subi", ["in0", "base"], "i64"),
+        ("passed", "remsi", ["in0", stride], "i64") if stride else ("passed", "addi", ["past", 0], "i64"),
+        ("length", "addi", ["passed", 1], "i64"),
+        ("newest", "minsi", ["length", "room"], "i64"),
+        ("distance", "subi", ["in0", "row"], "i64"),
+        ("signed", "remsi", ["distance", "ring"], "i64"),
+        ("positive", "addi", ["signed", "ring"], "i64"),
+        ("age", "remsi", ["positive", "ring"], "i64"),
+        ("young", "cmpi_slt", ["age", "newest"], "i1"),
+        ("inside", "cmpi_slt", ["row", "end"], "i1"),
+        ("in_ring", "andi", ["young", "inside"], "i1"),
+        ("written", "cmpi_sge", ["distance", 0], "i1"),
+        ("least", "minsi", ["in0", "row"], "i64"),
+        ("fixed", "cmpi_slt", ["least", "base"], "i1"),  # a row before the ring, or a position before it
+        ("seen", "select", ["fixed", "written", "in_ring"], "i1"),
+        ("valid", "andi", ["seen", "in1"], "i1"),
+    ]
 
 
 def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
@@ -432,6 +473,14 @@ def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
     g, operands = e.geometry(op), kv.operands_of(op)
     heads, rows = op.results[0].type.shape
     out, length, topk = e.written(op.results[0]), e.name(operands["length"]), e.name(operands["topk"])
+
+    newest: list[tuple[Any, ...]] = [("newest", "subi", ["last", "back"], "i64")]
+    all_rows: list[tuple[Any, ...]] = []
+    if g.spare:
+        all_rows = [("behind", "addi", ["end", g.spare], "i64")]
+        recent = ("recent", "cmpi_slt", ["back", g.recent], "i1")
+        newest = [("position_of_row", "subi", ["last", "back"], "i64"), recent]
+        newest.append(("newest", "select", ["recent", "position_of_row", -1], "i64"))
 
     def kept(first: int, selected: str | int) -> list[tuple[Any, ...]]:
         return [
@@ -441,17 +490,18 @@ def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
             ("end", "addi", ["ring", g.recent], "i64"),
             ("last", "subi", [length, 1], "i64"),
             ("distance", "subi", ["last", "row"], "i64"),
-            ("signed", "remsi", ["distance", g.recent], "i64"),
-            ("raised", "addi", ["signed", g.recent], "i64"),
-            ("back", "remsi", ["raised", g.recent], "i64"),
-            ("newest", "subi", ["last", "back"], "i64"),
+            ("signed", "remsi", ["distance", g.recent + g.spare], "i64"),
+            ("raised", "addi", ["signed", g.recent + g.spare], "i64"),
+            ("back", "remsi", ["raised", g.recent + g.spare], "i64"),
+            *newest,
             ("before_ring", "cmpi_slt", ["row", "ring"], "i1"),
             ("behind_sinks", "select", ["before_ring", selected, "newest"], "i64"),
             ("is_sink", "cmpi_slt", ["row", g.sink], "i1"),
             ("of_longer", "select", ["is_sink", "row", "behind_sinks"], "i64"),
             ("fits", "cmpi_sge", ["end", length], "i1"),
             ("position", "select", ["fits", "row", "of_longer"], "i64"),
-            ("limit", "minsi", ["end", length], "i64"),
+            *all_rows,
+            ("limit", "minsi", [all_rows[-1][0] if all_rows else "end", length], "i64"),
             ("is_used", "cmpi_slt", ["row", "limit"], "i1"),
             ("kept", "select", ["is_used", "position", -1], "i64"),
         ]

@@ -8,13 +8,14 @@ the last queries of the prompt attend to most, as SnapKV does (arXiv 2404.14469)
            attention sinks     | kept: top-K of the prompt | recent ring (rotates)
 
 While a sequence has at most `budget` tokens, position p is in row p. The ring of a shorter prompt begins at the end of
-the prompt (`base`), so that no row stays empty while positions are evicted.
+the prompt (`base`), so that no row stays empty while positions are evicted. A ring may have `spare` rows more than a
+query sees (ours), so that rows of rejected drafts overwrite nothing.
 
 If the papers are silent or contradict their own examples, the rule is ours, and the docstring says so.
 
 The code is written for readability: one sequence, one layer, no static shapes, no tricks. It shares nothing with an
-interpreter. Notation: n prompt tokens, H query heads, Hkv KV heads, D head width (Dv for values), R = g.budget
-rows. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding at their true position;
+interpreter. Notation: n prompt tokens, H query heads, Hkv KV heads, D head width (Dv for values), R = g.budget +
+g.spare rows. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding at their true position;
 nothing is ever rotated again (unlike StreamingLLM, which re-indexes by row).
 """
 
@@ -79,7 +80,7 @@ def row(position: int, base: int, g: Geometry) -> int:
     """
     if position < base:
         return position
-    return base + (position - base) % (g.budget - base)
+    return base + (position - base) % (g.budget + g.spare - base)
 
 
 def row_positions(selected: Tensor, n: int, g: Geometry) -> Tensor:
@@ -93,26 +94,28 @@ def row_positions(selected: Tensor, n: int, g: Geometry) -> Tensor:
         n: tokens of the prompt.
         g: cache geometry.
     """
-    rows = torch.arange(g.budget).repeat(selected.shape[0], 1)
+    rows = torch.arange(g.budget + g.spare).repeat(selected.shape[0], 1)
     if n <= g.budget:
         return torch.where(rows < n, rows, -1)
     rows[:, g.sink : g.sink + g.topk] = selected
+    rows[:, g.sink + g.topk :] = -1
     newest = torch.arange(n - g.recent, n)
     rows[:, [row(int(position), base(n, g), g) for position in newest]] = newest
     return rows
 
 
-def valid_rows(position: int, g: Geometry) -> Tensor:
+def valid_rows(position: int, base: int, g: Geometry) -> Tensor:
     """Return the rows that the query at `position` sees, its own token included: [R] bool.
 
-    ``row < min(position + 1, R)``: rows in use always come first. The order inside the ring does not matter, because
-    keys carry their own rotation. With a chunked window, whose size is that of the ring, only the rows of the query's
-    chunk: ``row <= position mod recent``.
+    They are the rows before `base`, and those of the ring with the newest `budget - base` positions, or with a chunked
+    window, whose size is `recent`, those of the query's chunk. Without spare rows this is ``row < min(position + 1,
+    R)``, because rows in use come first. The order inside the ring does not matter, because keys carry their own
+    rotation.
     """
-    rows = torch.arange(g.budget)
-    if g.sees.chunked:
-        return rows <= position % g.recent
-    return rows < min(position + 1, g.budget)
+    first = max(position - position % g.recent if g.sees.chunked else position - (g.budget - base) + 1, base)
+    seen = torch.arange(g.budget + g.spare) < min(position + 1, base)
+    seen[[row(p, base, g) for p in range(first, position + 1)]] = True
+    return seen
 
 
 # --------------------------------------------------------------------------------------------------- selection

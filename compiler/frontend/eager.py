@@ -181,7 +181,8 @@ class EagerSnapStream:
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """Return the attention of a step, [1, H, 1, Dv], after storing its rows [1, Hkv, 1, ..]."""
         at, g = self.position - 1, self.geometries[layer]
-        row, valid = algorithm.row(at, algorithm.base(self.prompt_len, g), g), algorithm.valid_rows(at, g)
+        base = algorithm.base(self.prompt_len, g)
+        row, valid = algorithm.row(at, base, g), algorithm.valid_rows(at, base, g)
         if layer not in self.sources:
             self._put(layer, row, k, v)
         out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale, softmax)

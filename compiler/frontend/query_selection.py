@@ -257,7 +257,7 @@ def query_attention(
     for sequence, n in enumerate(live.tolist()):
         positions = torch.cat([near_positions(n, keys.shape[1], g), chosen[sequence]], dim=1)
         k, v = (algorithm.assemble(x[sequence, :, :n], positions) for x in (keys, values))
-        valid = algorithm.valid_rows(n - 1, g)
+        valid = torch.arange(g.budget) < n
         out.append(algorithm.cached_attention(q[sequence], k, v, valid, scale, softmax))
     return torch.stack(out)
 

@@ -49,7 +49,7 @@ def rows(position: Tensor, base: Tensor, topk: int, g: Geometry) -> Tensor:
     """Return the row of each absolute position [B], for rings that begin at `base` [B]."""
     _check_topk(topk, g)
     first = base.clamp(g.sink, g.sink + topk)
-    ring = g.sink + topk + g.recent - first
+    ring = g.sink + topk + g.recent + g.spare - first
     return torch.where(position < first, position, first + (position - first).remainder(ring))
 
 
@@ -70,15 +70,19 @@ def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
     return result
 
 
-def validity(position: Tensor, active: Tensor, topk: int, g: Geometry, index: Tensor | None = None) -> Tensor:
-    """Return the rows that the query at `position` [B] may see: [B, R] i1, or [B, R + K] if an `index` [B, Hkv, K]
-    names rows that replace some of the cache's."""
+def validity(
+    position: Tensor, base: Tensor, active: Tensor, topk: int, g: Geometry, index: Tensor | None = None
+) -> Tensor:
+    """Return the rows that the query at `position` [B] may see, for rings that begin at `base` [B]: [B, R] i1, or
+    [B, R + K] if an `index` [B, Hkv, K] names rows that replace some of the cache's."""
     _check_topk(topk, g)
-    row = torch.arange(g.budget)
-    filled = torch.minimum(position + 1, torch.tensor(g.sink + topk + g.recent))[:, None]
-    if g.window_stride:
-        filled = filled.minimum(position.remainder(g.window_stride)[:, None] + 1)
-    seen = (row < filled) & active[:, None]
+    row, at = torch.arange(g.budget + g.spare), position[:, None]
+    first = base.clamp(g.sink, g.sink + topk)[:, None]
+    newest = at.remainder(g.window_stride) + 1 if g.window_stride else at - first + 1
+    newest = newest.minimum(g.sink + topk + g.recent - first)
+    age = (at - row).remainder(g.sink + topk + g.recent + g.spare - first)
+    in_ring = (row >= first) & (row < g.sink + topk + g.recent + g.spare) & (age < newest)
+    seen = torch.where(at < first, row <= at, (row < first) | in_ring) & active[:, None]
     if index is None:
         return seen
     kept = slice(g.sink, g.sink + g.topk)
@@ -286,11 +290,11 @@ def kept_positions(length: int, topk: int, selected: Tensor | None, shape: Seque
     this `shape`. `selected` [Hkv, K] are the selected positions of a longer prompt."""
     _check_topk(topk, g)
     row, ring, last = torch.arange(shape[1]), g.sink + topk, length - 1
-    end = ring + g.recent
-    if length <= end:
+    if length <= ring + g.recent:
         return torch.where(row < length, row, -1).repeat(shape[0], 1)
-    newest = last - (last - row).remainder(g.recent)
-    rows = torch.where(row < g.sink, row, torch.where((row < ring) | (row >= end), -1, newest)).repeat(shape[0], 1)
+    newest = last - (last - row).remainder(g.recent + g.spare)
+    empty = (row < ring) | (row >= ring + g.recent + g.spare) | (newest < length - g.recent)
+    rows = torch.where(row < g.sink, row, torch.where(empty, -1, newest)).repeat(shape[0], 1)
     if selected is not None:
         rows[:, g.sink : ring] = selected[:, :topk]
     return rows
@@ -427,7 +431,7 @@ def _row(op: ir.Operation, b: Builder) -> Compute:
 @executes(operations.Validity)
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    return lambda position, active, topk, index=None: validity(position, active, int(topk), g, index)
+    return lambda position, base, active, topk, index=None: validity(position, base, active, int(topk), g, index)
 
 
 @executes(operations.UpdateRows)
@@ -522,7 +526,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         new = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if side in x}
         cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
         parts = [cache, *_segments(members, x)]
-        valid = validity(position, active, topk, g, parts[-1].get("index"))
+        valid = validity(position, x["base"], active, topk, g, parts[-1].get("index"))
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
         out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, format_of(g))
@@ -610,7 +614,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key = x["position"], x["active"], x["new_key"]
-        row, valid = rows(position, position, 0, g), validity(position, active, g.topk, g)
+        row, valid = rows(position, position, 0, g), validity(position, position, active, g.topk, g)
         landmark = (key,) if exact else landmarks_of(key, selector.landmark_bits)
         new_rows = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if f"new_{side}" in x}
         ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}

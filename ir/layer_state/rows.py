@@ -259,7 +259,7 @@ class Rows:
             case operations.CausalAttention() | operations.ChunkAttention():
                 return {"window": g.window, "window_stride": g.window_stride}
             case operations.DecodeAttention():
-                return {**ring, "window_stride": g.window_stride}
+                return {**ring, "window_stride": g.window_stride, "spare": g.spare}
             case operations.Landmarks():
                 return {"bits": g.landmark_bits}
             case operations.LandmarkScores():
@@ -300,7 +300,7 @@ class Rows:
         base = g.base(prompt_len)
         if not g.selected(prompt_len):
             reasons[:, :base] = Reason.SELECTED
-        reasons[:, max(length - (g.cache_rows - base), base) :] = Reason.RECENT
+        reasons[:, max(length - (g.visible_rows - base), base) :] = Reason.RECENT
         reasons[:, : g.sink] = Reason.SINK
         return PositionReasons(reasons, known)
 
@@ -342,7 +342,7 @@ class Rows:
             elif picks:
                 put = partial(self._put, live, chosen)
             valid = np.zeros(values.shape[:2], np.bool_)
-            valid[:, : min(length, g.cache_rows)] = True
+            valid[:, [g.sees_row(row, length - 1, g.base(length)) for row in range(g.cache_rows)]] = True
             yield Recorded(stream.cache, values, valid, chosen, put)
         for stream in self.streams if g.keeps_all else ():
             rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]

@@ -45,6 +45,7 @@ class StepProofErrors(ProofKind):
     LANDMARK_SCALES = "its landmarks have {bits} bits and scales, but only codes have scales"
     LANDMARK_NO_SCALES = "its landmarks have {bits} bits and no scales"
     RING = "the ring has sink {sink} and recent {recent} in {rows} rows"
+    NEGATIVE_SPARE = "its ring has {spare} spare rows, which must not be negative"
     NEGATIVE_CHOICE = "it chooses {topk} rows, which must not be negative"
     NO_FETCH = "it fetches {fetch} rows, it must fetch at least 1"
     RESIDENT_ROWS = "it chooses {topk} rows and fetches {fetch}, with {resident} operands of {rows} resident rows"
@@ -161,8 +162,11 @@ def _check_ring(
     sizes: Sizes,
     where: str,
 ) -> None:
-    ring = step.sink + step.recent
+    spare = step.spare if isinstance(step, ops.DecodeAttention) else 0
+    ring = step.sink + step.recent + max(spare, 0)
     rows = sizes.get("R", ring)
+    if spare < 0:
+        raise StepProofErrors.NEGATIVE_SPARE(where=where, spare=spare)
     if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, ops.DecodeAttention)):
         raise StepProofErrors.RING(where=where, sink=step.sink, recent=step.recent, rows=rows)
     if isinstance(step, ops.QueryAttention) and step.topk < 0:

@@ -34,7 +34,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
-WAYS = {"compact": {}, "indexed": {"rows": "indexed"}, "int8": {"dtype": "int8"}}
+WAYS = {"compact": {}, "spare": {"spare": 2}, "indexed": {"rows": "indexed"}, "int8": {"dtype": "int8"}}
 
 
 def geometry(family: str, way: str = "compact") -> Geometry:
@@ -53,7 +53,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 
 @pytest.mark.parametrize("length", [40, 15, 9, 3])
-@pytest.mark.parametrize(("family", "way"), [("llama", "compact"), ("llama", "indexed"), ("gemma3", "int8")])
+@pytest.mark.parametrize(("family", "way"), [("llama", "spare"), ("llama", "indexed"), ("gemma3", "int8")])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, way: str, length: int, artifacts: Artifacts
 ) -> None:

@@ -122,7 +122,7 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> No
 @pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW])
 @pytest.mark.parametrize(
     ("family", "kept"),
-    [("gemma4", "small"), ("qwen2", "indexed"), ("gemma3", "int8")],
+    [("gemma4", "spare"), ("qwen2", "indexed"), ("gemma3", "int8")],
 )
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, kept: str, length: int, artifacts: Artifacts

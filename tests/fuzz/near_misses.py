@@ -82,7 +82,7 @@ DECODE = Pattern(
     %row = "kv.row"(%p, %t, %topk) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %a, %topk) : (!i, !f, index) -> !m
+    %valid = "kv.validity"(%p, %t, %a, %topk) : (!i, !i, !f, index) -> !m
     %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
         operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !c, !m) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
@@ -96,7 +96,7 @@ INDEXED = Pattern(
     %row = "kv.row"(%p, %t, %topk) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %a, %topk, %chosen) : (!i, !f, index, !p) -> !m
+    %valid = "kv.validity"(%p, %t, %a, %topk, %chosen) : (!i, !i, !f, index, !p) -> !m
     %near = tensor.extract_slice %valid[0, 0] [2, 4] [1, 1] : !m to !j
     %far = tensor.extract_slice %valid[0, 4] [2, 2] [1, 1] : !m to !h
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %chosen) {scale = 0.5 : f64,
@@ -122,7 +122,7 @@ QUERY = Pattern(
     %vs1 = "kv.update"(%vs, %vn, %p, %a) : (!s, !n, !i, !f) -> !s
     %codes1 = "kv.update"(%codes, %lm#0, %p, %a) : (!l, !x, !i, !f) -> !l
     %scales1 = "kv.update"(%scales, %lm#1, %p, %a) : (!z, !y, !i, !f) -> !z
-    %valid = "kv.validity"(%p, %a, %two) : (!i, !f, index) -> !m
+    %valid = "kv.validity"(%p, %t, %a, %two) : (!i, !i, !f, index) -> !m
     %scores = "kv.landmark_scores"(%q, %codes1, %scales1, %p, %a) {scale = 0.5 : f64} : (!q, !l, !z, !i, !f) -> !g
     %chosen = "kv.choose"(%q, %k1, %scores, %p, %a) {scale = 0.5 : f64} : (!q, !c, !g, !i, !f) -> !p
     %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h

@@ -53,7 +53,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown field
 // No other field does.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: unknown field budget (known fields: sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, fetch, layer_topk, window_stride)
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: unknown field budget (known fields: sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, fetch, layer_topk, window_stride, spare)
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -142,7 +142,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed"}} {
   func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> (tensor<2x2x9x8xf32>, tensor<2x12xi1>) {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>
-    %1 = "kv.validity"(%row, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
+    %1 = "kv.validity"(%row, %row, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
     return %0, %1 : tensor<2x2x9x8xf32>, tensor<2x12xi1>
   }
 }
@@ -156,7 +156,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}} {
   func.func @f(%cache: tensor<2x2x6x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> (tensor<2x2x6x8xf32>, tensor<2x9xi1>) {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x6x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x6x8xf32>
-    %1 = "kv.validity"(%row, %active, %topk) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
+    %1 = "kv.validity"(%row, %row, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
     return %0, %1 : tensor<2x2x6x8xf32>, tensor<2x9xi1>
   }
 }
@@ -227,7 +227,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 15 : 
 // CHECK: "kv.validity"(%{{.*}}) {kv.group = "window5"}
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }
@@ -239,7 +239,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // ERROR: InputError: 'kv.validity' its kv.group 'window6' is not in the module's kv.groups
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = "window6"} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = "window6"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }
@@ -251,7 +251,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // ERROR: InputError: 'kv.validity' its kv.group 'window5' is not in the module's kv.groups
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }
@@ -263,7 +263,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // ERROR: InputError: 'kv.validity' kv.group is 5 : i64, expected a name
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = 5 : i64} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = 5 : i64} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }
@@ -275,7 +275,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // ERROR: InputError: 'kv.validity' kv.groups is 3 : i64, expected a dictionary
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = 3 : i64} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }
@@ -287,7 +287,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // ERROR: InputError: 'kv.validity' kv.groups.window5 is invalid: a layer that attends within a window of 5 positions keeps a ring of 5 rows, not sink 1, recent 5 and topk 0
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 1 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x5xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x5xi1>
     return %0 : tensor<2x5xi1>
   }
 }

@@ -8,10 +8,10 @@
 
 // CASE: accepted
 // A flag per slot and row.
-// CHECK: "kv.validity"({{.*}}){{.*}} : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
+// CHECK: "kv.validity"({{.*}}){{.*}} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -23,7 +23,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.validity' position is tensor<2x1xi64>, expected a tensor of rank 1 [B]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2x1xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2x1xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2x1xi64>, tensor<2x1xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -35,7 +35,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.validity' active is tensor<3xi1>: dimension 0 (B) is 3, expected 2
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<3xi1>, %topk: index) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<3xi1>, index) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<3xi1>, index) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -47,7 +47,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.validity' active is tensor<2xi8>, expected element type i1
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi8>, %topk: index) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<2xi8>, index) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi8>, index) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -59,7 +59,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.validity' covers 8 rows, kv.geometry has 9
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x8xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x8xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x8xi1>
     return %0 : tensor<2x8xi1>
   }
 }
@@ -68,10 +68,10 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: an index
 // A flag for each of its rows too.
-// CHECK: "kv.validity"({{.*}}){{.*}} : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
+// CHECK: "kv.validity"({{.*}}){{.*}} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
 module attributes {kv.geometry = #indexed} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> tensor<2x12xi1> {
-    %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
     return %0 : tensor<2x12xi1>
   }
 }
@@ -83,7 +83,7 @@ module attributes {kv.geometry = #indexed} {
 // ERROR: InputError: 'kv.validity' covers 9 rows, kv.geometry has 12
 module attributes {kv.geometry = #indexed} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -95,7 +95,7 @@ module attributes {kv.geometry = #indexed} {
 // ERROR: InputError: 'kv.validity' index is tensor<2x2x4xi64>: dimension 2 (K) is 4, expected 3
 module attributes {kv.geometry = #indexed} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x4xi64>) -> tensor<2x13xi1> {
-    %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x4xi64>) -> tensor<2x13xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x4xi64>) -> tensor<2x13xi1>
     return %0 : tensor<2x13xi1>
   }
 }
@@ -107,7 +107,7 @@ module attributes {kv.geometry = #indexed} {
 // ERROR: InputError: 'kv.validity' topk is tensor<2xi64>, expected index
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: tensor<2xi64>) -> tensor<2x9xi1> {
-    %0 = "kv.validity"(%position, %active, %topk) : (tensor<2xi64>, tensor<2xi1>, tensor<2xi64>) -> tensor<2x9xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2xi64>) -> tensor<2x9xi1>
     return %0 : tensor<2x9xi1>
   }
 }
@@ -119,7 +119,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.validity' has an index, but kv.geometry reads no rows of prompts
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>, %topk: index, %index: tensor<2x2x3xi64>) -> tensor<2x12xi1> {
-    %0 = "kv.validity"(%position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
+    %0 = "kv.validity"(%position, %position, %active, %topk, %index) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x3xi64>) -> tensor<2x12xi1>
     return %0 : tensor<2x12xi1>
   }
 }

@@ -20,7 +20,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %k1 = "kv.update"(%kc, %kq, %row, %a) : (tensor<2x2x4x12xi8>, tensor<2x2x1x12xi8>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x12xi8>
     %vq = "kv.quantize_rows"(%vn) : (tensor<2x2x1x8xf32>) -> tensor<2x2x1x12xi8>
     %v1 = "kv.update"(%vc, %vq, %row, %a) : (tensor<2x2x4x12xi8>, tensor<2x2x1x12xi8>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x12xi8>
-    %valid = "kv.validity"(%p, %a, %n) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>
   }

@@ -22,7 +22,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -50,7 +50,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %kp, %vp, %far, %i, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -79,7 +79,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %one = tensor.extract_slice %valid[0, 5] [2, 1] [1, 1] : tensor<2x7xi1> to tensor<2x1xi1>
     %two = tensor.extract_slice %valid[0, 6] [2, 1] [1, 1] : tensor<2x7xi1> to tensor<2x1xi1>
@@ -107,7 +107,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
@@ -133,7 +133,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
@@ -160,7 +160,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %k1, %v1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -187,7 +187,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kc, %vc, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -214,7 +214,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %i3 = tensor.concat dim(2) %i, %e : (tensor<2x2x2xi64>, tensor<2x2x3xi64>) -> tensor<2x2x5xi64>
@@ -242,7 +242,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %m, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
@@ -268,7 +268,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 4] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -295,7 +295,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %b, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %b, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -322,7 +322,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%s, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%s, %t, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -346,7 +346,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %kc, %vc, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -373,7 +373,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %n, %j) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n, %j) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
@@ -400,7 +400,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
-    %valid = "kv.validity"(%p, %a, %m, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %valid = "kv.validity"(%p, %t, %a, %m, %i) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}

@@ -23,7 +23,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %t: !i {sscc.input = "base"}, %a: !f {sscc.input = "active"}, %n: index {sscc.input = "topk"}) -> (!o {sscc.output = "o"}, !c {sscc.state = "latent_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n) : (!i, !i, !f, index) -> tensor<2x4xi1>
     %o = "kv.cached_attention"(%q, %c1, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c
   }
@@ -42,7 +42,7 @@ module attributes {kv.geometry = #encoded, sscc.program = #program} {
     %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
     %codes = "kv.quantize_rows"(%new) : (!n) -> tensor<2x1x1x12xi8>
     %c1 = "kv.update"(%c, %codes, %row, %a) : (!e, tensor<2x1x1x12xi8>, !i, !f) -> !e
-    %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n) : (!i, !i, !f, index) -> tensor<2x4xi1>
     %o = "kv.cached_attention"(%q, %c1, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !e, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !e
   }
@@ -60,7 +60,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %t: !i {sscc.input = "base"}, %a: !f {sscc.input = "active"}, %n: index {sscc.input = "topk"}) -> (!o {sscc.output = "o"}, !c {sscc.state = "latent_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n) : (!i, !i, !f, index) -> tensor<2x4xi1>
     %v = tensor.extract_slice %c1[0, 0, 0, 2] [2, 1, 4, 6] [1, 1, 1, 1] : !c to !v
     %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c
@@ -78,7 +78,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %t: !i {sscc.input = "base"}, %a: !f {sscc.input = "active"}, %n: index {sscc.input = "topk"}) -> (!o {sscc.output = "o"}, !c {sscc.state = "latent_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %t, %a, %n) : (!i, !i, !f, index) -> tensor<2x4xi1>
     %v = tensor.extract_slice %c[0, 0, 0, 0] [2, 1, 4, 6] [1, 1, 1, 1] : !c to !v
     %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c

@@ -17,7 +17,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %p: tensor<2xi64> {sscc.input = "position"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}) -> (tensor<2x4x1x8xf32> {sscc.output = "o"}) {
     %row = "kv.row"(%p, %p, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> !k
-    %valid = "kv.validity"(%p, %a, %n) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %p, %a, %n) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %o = "kv.cached_attention"(%q, %k1, %k1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !k, !k, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     return %o : tensor<2x4x1x8xf32>
   }

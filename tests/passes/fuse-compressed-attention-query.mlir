@@ -37,7 +37,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -73,7 +73,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c0) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c0) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -109,7 +109,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -145,7 +145,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %n) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %n) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -181,7 +181,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -217,7 +217,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -253,7 +253,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -291,7 +291,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %kc, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
@@ -327,7 +327,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
     %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
     %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
-    %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
+    %valid = "kv.validity"(%p, %b, %a, %c1) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
     %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>

@@ -24,8 +24,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: scf.for
   // CHECK: %[[KI:.+]] = tensor.extract_slice
   // CHECK-NEXT: %[[VI:.+]] = tensor.extract_slice
-  // CHECK-NEXT: %[[MASK:.+]] = "kv.validity"(%[[P:arg5]], %[[A:arg7]], %[[N:arg8]])
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN:arg1]], %[[VN:arg2]], %[[KI]], %[[VI]], %[[KI]], %[[VI]], %[[P]], %[[T:arg6]], %[[A]], %[[N]]) {{{.*}}scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[MASK:.+]] = "kv.validity"(%[[P:arg5]], %[[T:arg6]], %[[A:arg7]], %[[N:arg8]])
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN:arg1]], %[[VN:arg2]], %[[KI]], %[[VI]], %[[KI]], %[[VI]], %[[P]], %[[T]], %[[A]], %[[N]]) {{{.*}}scale = 2.500000e-01 : f64}
   // CHECK-SAME: loc("layers.0.attention"("model.py":5:0))
   // CHECK-NEXT: tensor.insert_slice %[[O]]#1 into
   // CHECK-NEXT: tensor.insert_slice %[[O]]#2 into
@@ -47,7 +47,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
       %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, !i, !f) -> !k
       %v1 = "kv.update"(%v, %vn, %row, %a) : (!v, tensor<2x2x1x6xf32>, !i, !f) -> !v
-      %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
+      %valid = "kv.validity"(%p, %t, %a, %n) : (!i, !i, !f, index) -> tensor<2x4xi1>
       %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (!q, !k, !v, tensor<2x4xi1>) -> tensor<2x4x1x6xf32>
         loc("layers.0.attention"("model.py":5:0))
       %x1 = tensor.insert_slice %k1 into %x[%i, 0, 0, 0, 0] [1, 2, 2, 4, 8] [1, 1, 1, 1, 1] : !k into tensor<3x2x2x4x8xf32>

@@ -77,7 +77,7 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
 def test_equal_constants_are_one_number(number: int, fuses: bool) -> None:
     """Operations of one step may have constants of their own; so the step has the same rows."""
     constants = f"    %two = arith.constant 2 : index\n    %other = arith.constant {number} : index\n"
-    body = DECODE.replace("%p, %t, %topk)", "%p, %t, %two)").replace("%p, %a, %topk)", "%p, %a, %other)")
+    body = DECODE.replace("%p, %t, %topk)", "%p, %t, %two)").replace("%p, %t, %a, %topk)", "%p, %t, %a, %other)")
     after = run_ir(module(constants + body, DECODE), ("fuse-compressed-attention",))
     assert ("kv.decode_attention" in after) == fuses
 
@@ -86,8 +86,9 @@ def test_equal_constants_are_one_number(number: int, fuses: bool) -> None:
     ("pattern", "old", "new"),
     [
         pytest.param(DECODE, '"kv.validity"(%p,', '"kv.validity"(%p2,', id="validity from another position"),
-        pytest.param(DECODE, "%p, %a, %topk)", "%p, %a2, %topk)", id="validity of other slots"),
-        pytest.param(DECODE, "%p, %a, %topk)", "%p, %a, %topk2)", id="validity of another number of kept rows"),
+        pytest.param(DECODE, "%p, %t, %a, %topk)", "%p, %t, %a2, %topk)", id="validity of other slots"),
+        pytest.param(DECODE, "%p, %t, %a, %topk)", "%p, %t, %a, %topk2)", id="validity of another number of kept rows"),
+        pytest.param(DECODE, "%p, %t, %a, %topk)", "%p, %p2, %a, %topk)", id="validity of another ring"),
         pytest.param(DECODE, '"kv.row"(%p,', '"kv.row"(%p2,', id="row of another position"),
         pytest.param(DECODE, "%p, %t, %topk)", "%p, %t, %topk2)", id="row in a cache with another number of kept rows"),
         pytest.param(DECODE, "%vn, %row, %a)", "%vn, %x, %a)", id="rows differ"),

@@ -29,7 +29,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[POSITION]], %[[BASE]], %[[TOPK]])
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
-  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[ACTIVE]], %[[TOPK]], %[[I]]) {{.*}} -> tensor<2x5xi1>
+  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[BASE]], %[[ACTIVE]], %[[TOPK]], %[[I]]) {{.*}} -> tensor<2x5xi1>
   // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 4]
   // CHECK-NEXT: %[[FAR:.+]] = tensor.extract_slice %[[VALID]][0, 4] [2, 1]
   // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[K1]], %[[V1]], %[[NEAR]], %[[KP]], %[[VP]], %[[FAR]], %[[I]]) {{{.*}}scale = 2.500000e-01 : f64}

@@ -40,7 +40,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // Chosen rows stand behind those of the cache, and are seen once there are more positions than rows of the cache.
   // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
-  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[ACTIVE]], %[[TOPK]]) {{.*}} -> tensor<2x4xi1>
+  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[BASE]], %[[ACTIVE]], %[[TOPK]]) {{.*}} -> tensor<2x4xi1>
   // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[I:.+]] = "kv.choose"(%[[Q]], %[[K1]], %[[F]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]

@@ -29,7 +29,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[POSITION]], %[[BASE]], %[[TOPK]]) {{.*}} loc("layers.3"("model.py":5:0))
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
-  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[ACTIVE]], %[[TOPK]])
+  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[BASE]], %[[ACTIVE]], %[[TOPK]])
   // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[K1]], %[[V1]], %[[VALID]]) {{{.*}}scale = 2.500000e-01 : f64}
   // CHECK-SAME: loc("layers.3"("model.py":5:0))
   //

@@ -68,14 +68,20 @@ def cached_attention_step(
 @checked_by(check_dtypes)
 def decode_attention_step(
     *, segments: Members, position: Tensor, base: Tensor, active: Tensor, key: Tensor, topk: int, sink: int,
-    recent: int, window_stride: int | None, wide: torch.dtype, **others: Any,
+    recent: int, window_stride: int | None, spare: int, wide: torch.dtype, **others: Any,
 ) -> None:  # fmt: skip
     """Execute the step `DecodeAttention` (see it for shapes)."""
-    if not 0 <= topk <= key.shape[2] - sink - recent:
-        raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=key.shape[2] - sink - recent)
-    row = ring_row(position, base, sink, topk, recent)
+    most = key.shape[2] - sink - recent - spare
+    if not 0 <= topk <= most:
+        raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=most)
+    row = ring_row(position, base, sink, topk, recent + spare)
     newest = position if window_stride is None else torch.remainder(position, window_stride)
-    seen = rows_seen(newest + 1, active, sink + topk + recent, key.shape[2])
+    if spare:
+        first = base.clamp(sink, sink + topk)
+        written = newest + 1 - (first if window_stride is None else 0)
+        seen = ring_seen(position, first, written, active, sink + topk + recent, key.shape[2], spare)
+    else:
+        seen = rows_seen(newest + 1, active, sink + topk + recent, key.shape[2])
     selected = [InPlace(SegmentRows.of(segment), slice(sink, sink + segment["index"].shape[2])) for segment in segments]
     decode_attention(
         key=key, position=position, active=active, row=row, masks=[seen], selected=selected, wide=wide, **others
@@ -93,6 +99,30 @@ def rows_seen(written: Tensor, active: Tensor, end: int, rows: int) -> Tensor:
     """Return a mask [B, rows] of the rows that each slot sees: the first `written` [B] rows that lie before `end`; none
     if the slot is not active."""
     return (torch.arange(rows) < written.clamp(max=end)[:, None]) & active[:, None]
+
+
+def ring_seen(
+    position: Tensor, base: Tensor, newest: Tensor, active: Tensor, end: int, rows: int, spare: int
+) -> Tensor:
+    """Return a mask [B, rows] of the rows that each slot sees of a cache whose ring has spare rows.
+
+    Args:
+        position: [B], position of each slot's query.
+        base: [B], first row of each slot's ring, which ends before row `end` + `spare`.
+        newest: [B], number of newest positions that a query sees in a ring of unlimited length.
+        active: [B], False for a slot that sees no row.
+        end: end of the ring without spare rows.
+        rows: rows of the cache.
+        spare: number of spare rows.
+    """
+    seen = torch.zeros(active.shape[0], rows, dtype=torch.bool)
+    for slot in active.nonzero()[:, 0].tolist():
+        at, first = int(position[slot]), int(base[slot])
+        seen[slot, : min(at + 1, first)] = True
+        count = max(min(int(newest[slot]), end - first, at + 1 - first), 0)
+        newest_positions = torch.arange(at - count + 1, at + 1)
+        seen[slot, first + (newest_positions - first) % (end + spare - first)] = True
+    return seen
 
 
 def cached_attention(

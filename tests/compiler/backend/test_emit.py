@@ -230,6 +230,7 @@ GEOMETRIES = [
     Geometry(sink=0, recent=1, topk=0, obs=1, pool=1, pool_mode="avg", max_context=9),
     Geometry(sink=0, recent=3, topk=2, obs=1, pool=1, pool_mode="max", max_context=12),
     Geometry(sink=3, recent=5, topk=1, obs=4, pool=3, pool_mode="avg", max_context=30),
+    Geometry(sink=2, recent=4, topk=3, obs=4, pool=3, pool_mode="avg", max_context=24, spare=2),
 ]
 
 
@@ -254,29 +255,39 @@ def test_rows(geometry: Geometry) -> None:
     position, base = (torch.tensor(column) for column in zip(*cases, strict=True))
     for topk in own_topks(geometry):
         rows = run(program, {"k": topk}, position=position, base=base).tolist()
-        budget = geometry.sink_recent + topk
+        budget = geometry.sink_recent + geometry.spare + topk
         for (p, given), row in zip(cases, rows, strict=True):
             first = base_of(given, geometry, topk)
             assert row == (p if p < first else first + (p - first) % (budget - first)), (p, given, topk)
             assert row == p or first <= row < budget
 
 
+def seen_rows(p: int, base: int, g: Geometry, topk: int) -> list[bool]:
+    """Rows that the query at `p` sees of a cache whose positions were written one by one."""
+    held = {}
+    for position in range(p + 1):
+        row = position if position < base else base + (position - base) % (g.sink_recent + g.spare + topk - base)
+        held[row] = position
+    newest = p - (g.sink_recent + topk - base)
+    return [row in held and (row < base or held[row] > newest) for row in range(g.cache_rows)]
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_validity(geometry: Geometry) -> None:
-    cases = [(p, a) for p in range(geometry.max_context) for a in (True, False)]
-    b, r = len(cases), geometry.budget
+    bases = {0, geometry.sink, geometry.sink + geometry.topk // 2, geometry.budget}
+    cases = [(p, base, a) for p in range(geometry.max_context) for base in bases for a in (True, False)]
+    b, r = len(cases), geometry.cache_rows
     work = (
-        f'%out = "kv.validity"(%position, %active, %k) : (tensor<{b}xi64>, tensor<{b}xi1>, index) '
-        f"-> tensor<{b}x{r}xi1>"
+        f'%out = "kv.validity"(%position, %base, %active, %k) : '
+        f"(tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>, index) -> tensor<{b}x{r}xi1>"
     )
-    program = emit(entry(f"position: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work, scalars="k"), geometry)
-    position, active = (torch.tensor(column) for column in zip(*cases, strict=True))
+    arguments = f"position: {b}xi64, base: {b}xi64, active: {b}xi1"
+    program = emit(entry(arguments, f"{b}x{r}xi1", work, scalars="k"), geometry)
+    position, base, active = (torch.tensor(column) for column in zip(*cases, strict=True))
     for topk in own_topks(geometry):
-        valid = run(program, {"k": topk}, position=position, active=active)
-        ends = [min(p + 1, geometry.sink_recent + topk) for p, _ in cases]
-        assert valid.tolist() == [
-            [a and row < end for row in range(r)] for (_, a), end in zip(cases, ends, strict=True)
-        ]
+        valid = run(program, {"k": topk}, position=position, base=base, active=active)
+        for (p, given, a), flags in zip(cases, valid.tolist(), strict=True):
+            assert flags == [a and seen for seen in seen_rows(p, base_of(given, geometry, topk), geometry, topk)]
 
 
 @pytest.mark.parametrize("geometry", [geometry for geometry in GEOMETRIES if geometry.topk])
@@ -285,19 +296,20 @@ def test_validity_of_rows_that_an_index_replaces(geometry: Geometry) -> None:
     g, k = replace(geometry, rows="indexed"), geometry.topk
     chosen = [[-1] * k, list(range(k)), [0] * (k // 2) + [-1] * (k - k // 2)]
     cases = [(p, a, index) for p in range(g.max_context) for a in (True, False) for index in chosen]
-    b, r = len(cases), g.budget
+    b, r = len(cases), g.cache_rows
     work = (
-        f'%out = "kv.validity"(%position, %active, %k, %index) : (tensor<{b}xi64>, tensor<{b}xi1>, index, '
-        f"tensor<{b}x2x{k}xi64>) -> tensor<{b}x{r + k}xi1>"
+        f'%out = "kv.validity"(%position, %base, %active, %k, %index) : '
+        f"(tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>, index, tensor<{b}x2x{k}xi64>) -> tensor<{b}x{r + k}xi1>"
     )
-    arguments = f"position: {b}xi64, active: {b}xi1, index: {b}x2x{k}xi64"
+    arguments = f"position: {b}xi64, base: {b}xi64, active: {b}xi1, index: {b}x2x{k}xi64"
     program = emit(entry(arguments, f"{b}x{r + k}xi1", work, scalars="k"), g)
     position, active = (torch.tensor([case[column] for case in cases]) for column in range(2))
     index = torch.tensor([[case[2]] * 2 for case in cases])
     for topk in own_topks(geometry):
-        valid = run(program, {"k": topk}, position=position, active=active, index=index)
+        base = torch.full_like(position, g.budget)
+        valid = run(program, {"k": topk}, position=position, base=base, active=active, index=index)
         for (p, a, of_slot), flags in zip(cases, valid.tolist(), strict=True):
-            seen = [a and row < min(p + 1, g.sink_recent + topk) for row in range(r)]
+            seen = [a and flag for flag in seen_rows(p, base_of(g.budget, g, topk), g, topk)]
             there = [g.sink <= row < g.sink + k and of_slot[row - g.sink] >= 0 for row in range(r)]
             expected = [flag and not selected for flag, selected in zip(seen, there, strict=True)]
             expected += [seen[g.sink + j] and there[g.sink + j] for j in range(k)]
@@ -306,7 +318,7 @@ def test_validity_of_rows_that_an_index_replaces(geometry: Geometry) -> None:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_kept_positions(geometry: Geometry) -> None:
-    g, k, rows = geometry, geometry.topk, geometry.budget
+    g, k, rows = geometry, geometry.topk, geometry.cache_rows
     plain = f'%out = "kv.kept_positions"(%n, %k) : (index, index) -> tensor<2x{rows}xi64>'
     programs = [emit(entry("x: 1xf32", f"2x{rows}xi64", plain, scalars="n k"), g)]
     if k:
@@ -319,7 +331,7 @@ def test_kept_positions(geometry: Geometry) -> None:
         held: dict[int, int] = {}
         for p in range(n):
             if fits or p < g.sink or p >= n - g.recent:
-                held[p if p < base else base + (p - base) % (budget - base)] = p
+                held[p if p < base else base + (p - base) % (budget + g.spare - base)] = p
         for program, inputs in zip(programs, (torch.zeros(1), selected), strict=False):
             chosen = selected.tolist() if program is not programs[0] else [[-1] * k] * 2
             more = [{} if fits else {g.sink + j: chosen[head][j] for j in range(topk)} for head in range(2)]

@@ -26,7 +26,8 @@ def geometries(draw: st.DrawFn) -> Geometry:
     sink, recent, topk = draw(st.integers(0, 4)), draw(st.integers(1, 6)), draw(st.integers(0, 6))
     obs, pool = draw(st.integers(1, 6)), draw(st.sampled_from((1, 3, 5, 7)))
     context = sink + recent + topk + draw(st.integers(0, 40))
-    return Geometry(sink, recent, topk, obs, pool, draw(st.sampled_from(("avg", "max"))), context)
+    mode, spare = draw(st.sampled_from(("avg", "max"))), draw(st.sampled_from((0, 0, 1, 4)))
+    return Geometry(sink, recent, topk, obs, pool, mode, context, spare=spare)
 
 
 @st.composite
@@ -57,7 +58,7 @@ def feed(rows: Tensor, x: Tensor, positions: range, base: int, g: Geometry) -> T
 
 
 def empty_rows(g: Geometry) -> Tensor:
-    return torch.zeros(KV_HEADS, g.budget, WIDTH)
+    return torch.zeros(KV_HEADS, g.cache_rows, WIDTH)
 
 
 # --------------------------------------------------------------------------------------------- rows and the ring
@@ -75,9 +76,9 @@ def test_every_promise_of_the_layout_for_every_small_geometry() -> None:
     """Every geometry of fewer than 4 sinks, 6 recent and 7 selected rows, every prompt up to the budget and a dozen
     more tokens, three laps of the ring: what is in which row, written here as a cache would be."""
     steps = 0
-    for sink, recent, topk in itertools.product(range(4), range(1, 6), range(7)):
+    for sink, recent, topk, spare in itertools.product(range(4), range(1, 6), range(7), (0, 2)):
         budget = sink + recent + topk
-        g = Geometry(sink, recent, topk, 1, 1, "avg", 4 * budget + 16)
+        g = Geometry(sink, recent, topk, 1, 1, "avg", 4 * budget + 16, spare=spare)
         for n in range(1, budget + 12):
             picked = list(range(sink, sink + topk))  # of a longer prompt, any of those between sinks and ring
             base = algorithm.base(n, g)
@@ -88,21 +89,23 @@ def test_every_promise_of_the_layout_for_every_small_geometry() -> None:
                 if t >= n:
                     held[algorithm.row(t, base, g)] = t
                 assert algorithm.row(t, base, g) == g.row(t, base)
-                valid = algorithm.valid_rows(t, g).tolist()
-                assert valid == [row in held for row in range(budget)]
-                assert valid == sorted(valid, reverse=True), "rows in use are the first"
-                positions = set(held.values())
+                valid = algorithm.valid_rows(t, base, g).tolist()
+                seen = {row: position for row, position in held.items() if row < base or position > t - (budget - base)}
+                assert valid == [row in seen for row in range(budget + spare)]
+                assert valid == [g.sees_row(row, t, base) for row in range(budget + spare)]
+                assert spare or valid == sorted(valid, reverse=True), "rows in use are the first"
+                positions = set(seen.values())
                 assert set(range(max(t + 1 - recent, 0), t + 1)) <= positions, "the newest are there"
                 assert set(range(min(sink, t + 1))) <= positions, "so are sinks"
                 if t < budget:
-                    assert held == {position: position for position in range(t + 1)}
+                    assert seen == {position: position for position in range(t + 1)}
                 if n <= sink + topk:
                     assert set(range(n)) <= positions, "such a prompt is kept whole"
                 if n > budget:
                     assert set(picked) <= positions
                     assert len(positions) == budget
                 steps += 1
-    assert steps == 30_730
+    assert steps == 2 * 30_730
 
 
 @deterministic
@@ -114,6 +117,7 @@ def test_a_ring_after_prefill_is_the_ring_after_feeding(case: tuple[Geometry, in
     fed = feed(empty_rows(g), x, range(n), base, g)
     if n > g.budget:
         fed[:, g.sink : base] = 0  # of which none is selected here
+        fed[:, ~algorithm.valid_rows(n - 1, base, g)] = 0
     assert torch.equal(assembled, fed)
 
 
@@ -121,9 +125,9 @@ def test_a_ring_after_prefill_is_the_ring_after_feeding(case: tuple[Geometry, in
 @given(geometries(), st.integers(0, 60), st.integers(0, 500))
 def test_g_positions_one_lap_apart_share_a_row(g: Geometry, n: int, position: int) -> None:
     base = algorithm.base(n, g)
-    row, lap = algorithm.row(position, base, g), g.budget - base
-    assert row == position if position < g.budget else base <= row < g.budget
-    if position >= g.budget:
+    row, lap = algorithm.row(position, base, g), g.cache_rows - base
+    assert row == position if position < g.cache_rows else base <= row < g.cache_rows
+    if position >= g.cache_rows:
         assert row == algorithm.row(position - lap, base, g)
 
 
@@ -245,8 +249,8 @@ def test_b_short_sequences_are_an_ordinary_static_cache(g: Geometry, seed: int, 
     static_k, static_v = empty_rows(g), empty_rows(g)
     static_k[:, : position + 1], static_v[:, : position + 1] = k, v
     fed_k, fed_v = (feed(empty_rows(g), x, range(position + 1), base, g) for x in (k, v))
-    valid = algorithm.valid_rows(position, g)
-    assert torch.equal(valid, torch.arange(g.budget) <= position)
+    valid = algorithm.valid_rows(position, base, g)
+    assert torch.equal(valid, torch.arange(g.cache_rows) <= position)
     ours = algorithm.cached_attention(q[:, -1], fed_k, fed_v, valid, SCALE)
     assert torch.equal(ours, algorithm.cached_attention(q[:, -1], static_k, static_v, valid, SCALE))
     torch.testing.assert_close(ours, algorithm.causal_attention(q, k, v, SCALE)[:, -1])
@@ -260,14 +264,14 @@ def test_c_with_room_for_all_only_the_ring_forgets(case: tuple[Geometry, int, in
     base = algorithm.base(n, g)
     q, k, v = random_qkv(n + steps, seed, torch.float64)
     rows_k, rows_v, _ = algorithm.compress(q[:, :n], k[:, :n], v[:, :n], SCALE, g)
-    replayed = algorithm.cached_attention(q[:, n - 1], rows_k, rows_v, algorithm.valid_rows(n - 1, g), SCALE)
+    replayed = algorithm.cached_attention(q[:, n - 1], rows_k, rows_v, algorithm.valid_rows(n - 1, base, g), SCALE)
     torch.testing.assert_close(replayed, algorithm.causal_attention(q[:, :n], k[:, :n], v[:, :n], SCALE)[:, -1])
 
     rows_k, rows_v = (feed(rows, x, range(n, n + steps), base, g) for rows, x in ((rows_k, k), (rows_v, v)))
     last = n + steps - 1
     seen = torch.ones(last + 1, dtype=torch.bool)
     seen[base : max(last - (g.budget - base) + 1, base)] = False
-    decoded = algorithm.cached_attention(q[:, last], rows_k, rows_v, algorithm.valid_rows(last, g), SCALE)
+    decoded = algorithm.cached_attention(q[:, last], rows_k, rows_v, algorithm.valid_rows(last, base, g), SCALE)
     torch.testing.assert_close(decoded, algorithm.cached_attention(q[:, last], k, v, seen, SCALE))
 
 
@@ -285,7 +289,7 @@ def test_f_rows_before_the_ring_never_change(case: tuple[Geometry, int, int]) ->
     g, n, seed = case
     n = max(n, g.sink, 1)
     base = algorithm.base(n, g)
-    steps = 2 * (g.budget - base) + 1
+    steps = 2 * (g.cache_rows - base) + 1
     q, k, v = random_qkv(n + steps, seed)
     rows = algorithm.compress(q[:, :n], k[:, :n], v[:, :n], SCALE, g)[0]
     later = feed(rows, k, range(n, n + steps), base, g)

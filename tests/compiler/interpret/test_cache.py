@@ -22,6 +22,7 @@ GEOMETRIES = [
     G,
     dataclasses.replace(G, sink=0, pool=5, pool_mode="max"),
     dataclasses.replace(G, obs=7, recent=2, topk=6),
+    dataclasses.replace(G, spare=3),
 ]
 LENGTHS = [1, 2, 4, 8, 13, 24]
 
@@ -92,17 +93,22 @@ def test_rows_validity_and_kept_positions(g: Geometry, topk: int | None) -> None
         (rows,) = kv("row", [positions, base, own.topk], ["tensor<24xi64>"], g)
         assert rows.tolist() == [algorithm.row(p, int(base[0]), own) for p in range(24)]
     active = positions % 5 != 0
-    (valid,) = kv("validity", [positions, active, own.topk], [f"tensor<24x{g.budget}xi1>"], g)
-    for p in range(24):
-        assert torch.equal(valid[p, : own.budget], algorithm.valid_rows(p, own) & bool(active[p]))
-    assert not valid[:, own.budget :].any()
+    for length in LENGTHS:
+        base = algorithm.base(length, own)
+        operands = [positions, torch.full((24,), base), active, own.topk]
+        (valid,) = kv("validity", operands, [f"tensor<24x{g.cache_rows}xi1>"], g)
+        for p in range(24):
+            expected = algorithm.valid_rows(p, base, own) & bool(active[p])
+            assert torch.equal(valid[p, : own.cache_rows], expected)
+        assert not valid[:, own.cache_rows :].any()
     chosen = torch.tensor([[2, 4, 5, 7, 8, 9], [3, 4, 6, 7, 10, 11]])[:, : g.topk]
     for length in LENGTHS:
-        found = kv("kept_positions", [length, own.topk], [f"tensor<2x{g.budget}xi64>"], g)
-        found += kv("kept_positions", [length, own.topk, chosen], [f"tensor<2x{g.budget}xi64>"], g)
+        found = kv("kept_positions", [length, own.topk], [f"tensor<2x{g.cache_rows}xi64>"], g)
+        found += kv("kept_positions", [length, own.topk, chosen], [f"tensor<2x{g.cache_rows}xi64>"], g)
         for kept, selected in zip(found, (torch.full_like(chosen, -1), chosen), strict=True):
-            assert torch.equal(kept[:, : own.budget], algorithm.row_positions(selected[:, : own.topk], length, own))
-            assert kept[:, own.budget :].eq(-1).all()
+            expected = algorithm.row_positions(selected[:, : own.topk], length, own)
+            assert torch.equal(kept[:, : own.cache_rows], expected)
+            assert kept[:, own.cache_rows :].eq(-1).all()
 
 
 def test_a_base_outside_of_the_kept_rows_is_the_nearest_one_inside() -> None:
@@ -123,7 +129,7 @@ def test_more_kept_rows_than_there_is_room_for_are_refused(operation: str, topk:
     positions, flags = torch.arange(2), torch.ones(2, dtype=torch.bool)
     operands, result = {
         "row": ([positions, positions, topk], "tensor<2xi64>"),
-        "validity": ([positions, flags, topk], f"tensor<2x{G.budget}xi1>"),
+        "validity": ([positions, positions, flags, topk], f"tensor<2x{G.budget}xi1>"),
         "kept_positions": ([9, topk], f"tensor<2x{G.budget}xi64>"),
     }[operation]
     with raises(CacheUndefinedErrors.TOO_MANY, most=G.topk, topk=topk):
@@ -140,8 +146,8 @@ def decode_inputs(g: Geometry) -> dict[str, Tensor]:
         "query": randn(4, H, 1, D),
         "new_key": randn(4, HKV, 1, D, seed=1),
         "new_value": randn(4, HKV, 1, DV, seed=2),
-        "key": randn(4, HKV, g.budget, D, seed=3),
-        "value": randn(4, HKV, g.budget, DV, seed=4),
+        "key": randn(4, HKV, g.cache_rows, D, seed=3),
+        "value": randn(4, HKV, g.cache_rows, DV, seed=4),
         "position": torch.tensor([1, 17, 6, 21]),
         "base": torch.tensor([algorithm.base(n, g) for n in PROMPTS]),
         "active": torch.tensor([True, True, False, True]),
@@ -156,41 +162,43 @@ def decoded(g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
         position = int(x["position"][slot])
         row = algorithm.row(position, algorithm.base(PROMPTS[slot], g), g)
         k[slot, :, row], v[slot, :, row] = x["new_key"][slot, :, 0], x["new_value"][slot, :, 0]
-        valid = algorithm.valid_rows(position, g)
+        valid = algorithm.valid_rows(position, algorithm.base(PROMPTS[slot], g), g)
         out[slot, :, 0] = algorithm.cached_attention(x["query"][slot, :, 0], k[slot], v[slot], valid, SCALE)
     return out, k, v
 
 
-def test_update_and_cached_attention() -> None:
-    x, (out, k, v) = decode_inputs(G), decoded(G)
-    (row,) = kv("row", [x["position"], x["base"], G.topk], ["tensor<4xi64>"], G)
-    (k_new,) = kv("update", [x["key"], x["new_key"], row, x["active"]], [_type(k)], G)
-    (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
-    flags = f"tensor<4x{G.budget}xi1>"
-    (valid,) = kv("validity", [x["position"], x["active"], G.topk], [flags], G)
-    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="10111000000000")
+@pytest.mark.parametrize("g", [G, dataclasses.replace(G, spare=3)], ids=["plain", "spare"])
+def test_update_and_cached_attention(g: Geometry) -> None:
+    x, (out, k, v) = decode_inputs(g), decoded(g)
+    (row,) = kv("row", [x["position"], x["base"], g.topk], ["tensor<4xi64>"], g)
+    (k_new,) = kv("update", [x["key"], x["new_key"], row, x["active"]], [_type(k)], g)
+    (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], g)
+    flags = f"tensor<4x{g.cache_rows}xi1>"
+    (valid,) = kv("validity", [x["position"], x["base"], x["active"], g.topk], [flags], g)
+    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], g, present="10111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
     torch.testing.assert_close(result, out)
     assert not result[2].any()
 
 
+@pytest.mark.parametrize("g", [G, dataclasses.replace(G, spare=3)], ids=["plain", "spare"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
+def test_decode_attention_is_all_of_it_in_one(g: Geometry, *, streamed: bool) -> None:
     """`key` and `value` give the rows that are attended; the caches that are updated may be others."""
-    x, (out, k, v) = decode_inputs(G), decoded(G)
+    x, (out, k, v) = decode_inputs(g), decoded(g)
     names = "query new_key new_value key value key value position base active".split()
-    operands: list[Tensor | int] = [*(x[name] for name in names), G.topk]
+    operands: list[Tensor | int] = [*(x[name] for name in names), g.topk]
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1
     types = [_type(out), _type(k), _type(v)]
-    found, k_new, v_new = kv("decode_attention", operands, types, G, present="111111111110000")
+    found, k_new, v_new = kv("decode_attention", operands, types, g, present="111111111110000")
     torch.testing.assert_close(found, out)
     if not streamed:
         assert torch.equal(k_new, k)
         assert torch.equal(v_new, v)
         return
-    row = algorithm.row(17, G.sink + G.topk, G)
+    row = algorithm.row(17, g.sink + g.topk, g)
     assert torch.equal(k_new[1, :, row], x["new_key"][1, :, 0])
     assert torch.equal(v_new[2], x["value"][2] + 1)
 
@@ -327,16 +335,16 @@ def test_compression_step_by_step(g: Geometry, length: int, topk: int | None) ->
     k_rows, v_rows, found = algorithm.compress(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE, own)
     chosen = torch.nn.functional.pad(found, (0, g.topk - own.topk), value=-1)
     assert torch.equal(selected, chosen)
-    k_type, v_type = f"tensor<1x{HKV}x{g.budget}x{D}xf32>", f"tensor<1x{HKV}x{g.budget}x{DV}xf32>"
-    caches = [torch.zeros(1, HKV, g.budget, width) for width in (D, DV)]
-    (index,) = kv("kept_positions", [length, own.topk, selected], [f"tensor<{HKV}x{g.budget}xi64>"], g)
+    k_type, v_type = f"tensor<1x{HKV}x{g.cache_rows}x{D}xf32>", f"tensor<1x{HKV}x{g.cache_rows}x{DV}xf32>"
+    caches = [torch.zeros(1, HKV, g.cache_rows, width) for width in (D, DV)]
+    (index,) = kv("kept_positions", [length, own.topk, selected], [f"tensor<{HKV}x{g.cache_rows}xi64>"], g)
     (k_new,), (v_new,) = (
         kv("gather", [rows, index, cache], [type_], g)
         for rows, cache, type_ in zip((k, v), caches, (k_type, v_type), strict=True)
     )
     for new, rows in ((k_new, k_rows), (v_new, v_rows)):
-        assert torch.equal(new[0, :, : own.budget], rows)
-        assert not new[0, :, own.budget :].any()
+        assert torch.equal(new[0, :, : own.cache_rows], rows)
+        assert not new[0, :, own.cache_rows :].any()
 
 
 @pytest.mark.parametrize("topk", [-1, G.topk + 1])

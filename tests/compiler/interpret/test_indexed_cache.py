@@ -73,8 +73,9 @@ def test_a_mask_has_a_row_of_the_index_or_the_one_that_it_replaces(topk: int) ->
     selected[..., topk:] = -1
     position, active = torch.tensor([1, 17, 6, 3]), x["active"]
     selected[3, :, :topk] = torch.arange(2, 2 + topk)  # a position that is not reached yet: its row is not seen
-    (valid,) = kv("validity", [position, active, topk, selected], [f"tensor<4x{G.budget + G.topk}xi1>"], INDEXED)
-    (plain,) = kv("validity", [position, active, topk], [f"tensor<4x{G.budget}xi1>"], G)
+    operands: list[Tensor | int] = [position, x["base"], active, topk]
+    (valid,) = kv("validity", [*operands, selected], [f"tensor<4x{G.budget + G.topk}xi1>"], INDEXED)
+    (plain,) = kv("validity", operands, [f"tensor<4x{G.budget}xi1>"], G)
     for slot in range(4):
         for row in range(G.budget):
             j = row - G.sink

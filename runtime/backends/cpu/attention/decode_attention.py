@@ -14,7 +14,7 @@ from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.attention import row_source
 from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors, RowAttention, UnitAttention
 from sscc.runtime.backends.cpu.attention.row_source import Address, Part, RowSource, UnitRows
-from sscc.runtime.backends.cpu.attention.visibility import ring_row, share_of, visible_rows
+from sscc.runtime.backends.cpu.attention.visibility import Ring, share_of, visible_rows
 from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import ADDRESSES
@@ -51,16 +51,17 @@ def lower_decode_attention(
 
     def emit(group: UnitAttention) -> None:
         f, operands, unit = group.f, group.operands, group.unit
-        new, end = ring_row(unit, step)
-        end = end + sum(part.count for part in parts[1:] if not part.in_place)
-        first, count = visible_rows(unit, step, end)
+        ring = Ring.of(unit, step)
+        new = ring.row
+        first, count = visible_rows(unit, step, ring.end + sum(p.count for p in parts[1:] if not p.in_place))
         keys, values = zip(*row_source.sources_of(unit, parts), strict=True)
 
         def address_in(sources: Sequence[RowSource], cache: str) -> Address:
             stride, fresh = row_bytes(operands[cache]), f.address_of(unit.at(cache))
 
             def at(number: Value) -> Value:
-                row = f.min(number, f.like(first + count - 1, number))
+                listed = f.min(number, f.like(first + count - 1, number))
+                row = ring.row_of(f, listed)
                 place = sources[0].row(row)
                 if sources[0].name != cache:
                     place = f.select(row.eq(new), row * stride + fresh, place)
@@ -68,7 +69,7 @@ def lower_decode_attention(
                     inside = (row >= source.part.first) & (row < source.part.first + source.part.count)
                     own = number - source.part.first  # numbers of rows that exist are valid; others are not used
                     other = place if source.part.in_place else None
-                    place = f.select(inside, source.row(own, inside & row.eq(number), other), place)
+                    place = f.select(inside, source.row(own, inside & listed.eq(number), other), place)
                 return place
 
             return at
@@ -78,7 +79,7 @@ def lower_decode_attention(
             ADDRESSES if all(part.dense(meta) for part in parts if part.index) else 1,
             lambda number: [side[-1].nearest(number - parts[-1].first) for side in (keys, values)],
         )  # fmt: skip
-        with f.when((new >= first) & (new < first + count)):
+        with f.when((ring.number >= first) & (ring.number < first + count)):
             for _, source, cache in sides:
                 put_row(f, operands[source], (unit.slot, unit.head), operands[cache], (unit.slot, unit.head, new))
         group.attend(rows)

@@ -24,20 +24,62 @@ from sscc.runtime.backends.cpu.codegen.row_copies import load_element
 EVERY_POSITION = Span()
 
 
-def ring_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
-    """Return the row of the cache that the step writes, and the end of the rows that it reads: the end of the ring."""
-    f, operands = unit.context.f, unit.context.operands
-    position = load_element(f, operands[step.position], unit.slot)
-    most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
-    base = most
-    if step.base:
-        base = f.min(f.max(load_element(f, operands[step.base], unit.slot), step.sink), most)
-    end = most + step.recent
-    return f.select(position < base, position, f.max(position - base, 0) % (end - base) + base), end
+@dataclass(frozen=True)
+class Ring:
+    """The ring of a slot's cache at a decode step.
+
+    A query sees the rows of the cache except one or two runs of the ring. Visible rows are numbered in their order, so
+    that the numbers of the rows that a query sees depend on its position and not on the number of spare rows that were
+    written.
+
+    Attributes:
+        row: row that the step writes.
+        number: number of that row among the visible ones.
+        end: number of visible rows when all are in use.
+        jump: number of the first visible row behind hidden ones; None if none are hidden.
+        hidden: number of rows hidden before it.
+    """
+
+    row: Value
+    number: Value
+    end: Value
+    jump: Value | None = None
+    hidden: Value | None = None
+
+    @classmethod
+    def of(cls, unit: Unit, step: DecodeAttention) -> Ring:
+        """Return the ring of a unit's slot."""
+        f, operands = unit.context.f, unit.context.operands
+        position = load_element(f, operands[step.position], unit.slot)
+        most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
+        base = most
+        if step.base:
+            base = f.min(f.max(load_element(f, operands[step.base], unit.slot), step.sink), most)
+        end = most + step.recent
+        rows = end + step.spare - base
+        row = f.select(position < base, position, f.max(position - base, 0) % rows + base)
+        if not step.spare:
+            return cls(row, row, end)
+        # In the order of the ring, the rows behind the new one that no query sees: first those up to the ring's end.
+        newest = f.max(position - base, 0) if step.window_stride is None else f.max(position, 0) % step.window_stride
+        unseen = rows - f.min(newest + 1, end - base)
+        behind = f.min(unseen, base + rows - 1 - row)
+        before = unseen - behind
+        wraps = before > 0
+        jump, hidden = f.select(wraps, base, row + 1), f.select(wraps, before, behind)
+        early = position < base
+        number = f.select(early | wraps.eq(0), row, row - before)
+        return cls(row, number, end, f.select(early, end, jump), hidden)
+
+    def row_of(self, f: Function, number: Value) -> Value:
+        """Return the row of a visible row's number, or with lanes of several."""
+        if self.jump is None or self.hidden is None:
+            return number
+        return f.select(number < f.like(self.jump, number), number, number + f.like(self.hidden, number))
 
 
 def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
-    """Return the unit's first row and number of rows among those before `end` that its slot sees."""
+    """Return the first number and the count of the visible rows before `end` that the unit takes."""
     f, operands = unit.context.f, unit.context.operands
     position = load_element(f, operands[step.position], unit.slot)
     active = load_element(f, operands[step.active], unit.slot).ne(0)

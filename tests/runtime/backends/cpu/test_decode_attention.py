@@ -116,7 +116,8 @@ def run_reference(t: Tensors, step: DecodeAttention, wide: torch.dtype) -> None:
     segments = [{name: t[region] for name, region in vars(segment).items() if region} for segment in step.segments]
     attention.decode_attention_step(
         **operands | {"topk": int(t[step.topk])}, segments=segments, sink=step.sink, recent=step.recent,
-        scale=step.scale, softcap=step.softcap, window_stride=step.window_stride, wide=wide,
+        scale=step.scale, softcap=step.softcap, window_stride=step.window_stride, spare=step.spare,
+        wide=wide,
     )  # fmt: skip
 
 
@@ -350,15 +351,43 @@ def test_the_row_of_a_position_is_that_of_its_ring(topk: int, features: Features
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(features: Features) -> None:
+@pytest.mark.parametrize("spare", [1, 17])
+def test_rows_that_no_query_sees_may_be_anything(spare: int, features: Features) -> None:
+    """Positions before the ring, in its first lap, around the end of the budget, and where hidden rows turn."""
+    step, topk = replace(DECODE, spare=spare), 30
+    end = SR + topk
+    positions = [0, SINK + 5, end - 1, end, end + spare - 1, end + spare, end + spare + 1, 2 * end, 3 * end + 11, 1000]
+    for base in (0, SINK, SINK + topk // 2, SINK + topk, 2**40):
+        first = min(max(base, SINK), SINK + topk)
+        for begin in range(0, len(positions), 5):
+            tensors = decode_inputs(4, 2, 20, 33, rows=end + spare, topk=topk)
+            of_slots = positions[begin : begin + 5]
+            tensors |= {"position": torch.tensor(of_slots), "base": torch.full((5,), base)}
+            tensors["active"][:] = torch.tensor([True, True, False, True, True])
+            for slot, p in enumerate(of_slots):
+                places = [i if i < first else first + (i - first) % (end + spare - first) for i in range(p + 1)]
+                seen = [place for i, place in enumerate(places) if place < first or i > p - (end - first)]
+                hidden = [row for row in range(end + spare) if row not in seen]
+                for name in ("k_cache", "v_cache"):
+                    tensors[name][slot, :, hidden] = 3e4
+            want = decode_reference(tensors, step)
+            decode(tensors, features, step)(tensors)
+            check(tensors, want)
+            assert tensors["out"].abs().max() < 10
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("spare", [0, 5])
+def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(spare: int, features: Features) -> None:
     """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
-    step = replace(DECODE, sink=0, recent=RECENT, window_stride=RECENT)
-    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT) | {"topk": torch.tensor(0)}
+    step = replace(DECODE, sink=0, recent=RECENT, window_stride=RECENT, spare=spare)
+    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT + spare) | {"topk": torch.tensor(0)}
     tensors["position"] = torch.tensor([2 * RECENT + 7, 5, RECENT - 1, RECENT, 3 * RECENT - 1])
     tensors["base"] = torch.tensor([0, 3, RECENT - 2, RECENT, 9])
     for slot, position in enumerate(tensors["position"].tolist()):
         for name in ("k_cache", "v_cache"):
-            tensors[name][slot, :, position % RECENT :] = 99.0
+            chunk = [p % (RECENT + spare) for p in range(position - position % RECENT, position)]
+            tensors[name][slot, :, [row for row in range(RECENT + spare) if row not in chunk]] = 99.0
     want = decode_reference(tensors, step)
     decode(tensors, features, step)(tensors)
     check(tensors, want)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,18 +43,21 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype = torch.fl
     return inputs, caches
 
 
-def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int | None = None) -> Tensors:
+def decode_unfused(
+    inputs: Tensors, caches: Tensors, precision: str, topk: int | None = None, spare: int = 0
+) -> Tensors:
     """The same step by UpdateRows and CachedAttention, with row and mask written out here. `topk`: all rows of the
     cache that are neither sinks nor ring, unless it is given."""
     slots, _, rows, _ = caches["k_cache"].shape
-    topk = rows - SR if topk is None else topk
+    topk = rows - SR - spare if topk is None else topk
     row = torch.zeros(slots, dtype=torch.int64)
     valid = torch.zeros(slots, rows, dtype=torch.bool)
     for b in range(slots):
         p, first = int(inputs["position"][b]), sorted([SINK, int(inputs["base"][b]), SINK + topk])[1]
-        row[b] = p if p < first else first + (p - first) % (SR + topk - first)
+        places = [i if i < first else first + (i - first) % (SR + topk + spare - first) for i in range(max(p, 0) + 1)]
+        row[b] = places[-1]
         if inputs["active"][b]:
-            valid[b] = torch.tensor([r < min(p + 1, SR + topk) for r in range(rows)])
+            valid[b, [place for i, place in enumerate(places) if place < first or i > p - (SR + topk - first)]] = True
     steps = (
         UpdateRows("k_cache", "new_key", "row", "active"),
         UpdateRows("v_cache", "new_value", "row", "active"),
@@ -66,18 +71,21 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int |
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("rows", "topk"),
-    [(SR, 0), (12, 5), (12, 3), (12, 0), (KEY_TILE, KEY_TILE - SR), (KEY_TILE + 9, KEY_TILE + 2), (KEY_TILE + 9, 4)],
-)
+    ("rows", "topk", "spare"),
+    [
+        (SR, 0, 0), (12, 5, 0), (12, 3, 0), (12, 0, 0), (KEY_TILE, KEY_TILE - SR, 0), (KEY_TILE + 9, KEY_TILE + 2, 0),
+        (KEY_TILE + 9, 4, 0), (SR + 1, 0, 1), (14, 4, 3), (KEY_TILE + 9, KEY_TILE - 4, 6),
+    ],
+)  # fmt: skip
 def test_decode_attention_is_update_validity_and_attention(
-    rows: int, topk: int, dtype: torch.dtype, separate: bool
+    rows: int, topk: int, spare: int, dtype: torch.dtype, separate: bool
 ) -> None:
     inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, rows - 1, rows, 2 * rows + 5, 23, 3 * rows], dtype)
-    want = decode_unfused(inputs, caches, "f32", topk)
+    want = decode_unfused(inputs, caches, "f32", topk, spare)
     out = torch.full_like(want["out"], 9.0)
-    step, copies = DECODE, {"key": caches["k_cache"], "value": caches["v_cache"]}
+    step, copies = replace(DECODE, spare=spare), {"key": caches["k_cache"], "value": caches["v_cache"]}
     if not separate:
-        step = DecodeAttention(**{**DECODE.__dict__, "key": "k_cache", "value": "v_cache"})
+        step = replace(step, key="k_cache", value="v_cache")
         copies = {}
     got = run_steps((step,), inputs, {**copies, **caches, "out": out}, {"topk": topk})
     for name in ("k_cache", "v_cache", "out"):
