@@ -256,8 +256,8 @@ def main() -> None:
     # The two fleets of a round are compared, because the machine's speed drifts.
     gains = {kind: [two.rate / one.rate for one, two in zip(by[1], by[2], strict=True)] for kind, by in loads.items()}
     if words.json:
-        told = {kind: {n: [asdict(load) for load in some] for n, some in by.items()} for kind, by in loads.items()}
-        print(json.dumps({"loads": told, "gains": gains, "killed": outcome}))
+        document = {kind: {n: [asdict(load) for load in some] for n, some in by.items()} for kind, by in loads.items()}
+        print(json.dumps({"loads": document, "gains": gains, "killed": outcome}))
         return
     for kind, by in loads.items():
         for replicas, some in by.items():

@@ -158,11 +158,11 @@ def render(results: dict[str, Result], words: argparse.Namespace) -> str:
     one, two = results.values()
     beyond = [1000 * result.beyond for result in (one, two)]
     added = (two.beyond - one.beyond) / statistics.fmean(two.alone)
-    told = (
+    note = (
         f"On idle servers, {beyond[0]:.0f} and {beyond[1]:.0f} ms of a long prompt are outside chunk steps: prefill in "
         f"another process adds {100 * added:.1f} %."
     )
-    return "\n".join([*lines, "", told]) + "\n"
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def main() -> None:
