@@ -39,7 +39,7 @@ WATCHED_SECONDS = 3
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take the screenshots of docs/images.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="also take the server's page, with this artifact")
+    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="also take the server's page with this artifact")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "images")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
