@@ -1,1 +1,1 @@
-"""What is measured, by scripts anyone can rerun."""
+"""Scripts that measure the tables of docs/results."""

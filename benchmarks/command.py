@@ -1,4 +1,4 @@
-"""Options, the run over models and workloads, and reports of `decode.py`, `prefill.py` and `files.py`."""
+"""Options, measurements over models and workloads, and reports of `decode.py`, `prefill.py` and `files.py`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from benchmarks.harness import (
 )
 from benchmarks.peers.registry import PEERS, Peer, Precision
 
-LIMIT = 3600.0  # seconds that one measurement may take; the slowest peer needs most of it to fill 32768 tokens
-BUDGETS = {"sscc": 1024, "kvpress SnapKV": 1024}  # rows that a compressed cache keeps of a long sequence
+LIMIT = 3600.0  # maximum seconds of a measurement; the slowest peer needs most of it to fill 32768 tokens
+BUDGETS = {"sscc": 1024, "kvpress SnapKV": 1024}  # rows of a compressed cache
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured, and for every peer that was not, the line that says how to install it."""
+    """Results, and a line with the command of installation for every missing peer."""
 
     results: list[PeerResult]
     skipped: list[str]
 
 
 def parser(description: str, subjects: Sequence[str] = tuple(models.MODELS)) -> argparse.ArgumentParser:
-    """The options of the commands; the first subject is measured by default."""
+    """Return the parser with the common options of the commands. The first subject is the default of `--models`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--models", nargs="+", default=[subjects[0]], choices=subjects, metavar="NAME", help=", ".join(subjects)
@@ -50,17 +50,17 @@ def parser(description: str, subjects: Sequence[str] = tuple(models.MODELS)) -> 
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="peers whose name and type contain a WORD"
+        "--only", nargs="+", default=[], metavar="WORD", help="measure only peers whose name and type contain a WORD"
     )
     parser.add_argument(
-        "--together", type=int, default=0, metavar="N", help="load N peers at a time (all), to save memory"
+        "--together", type=int, default=0, metavar="N", help="load at most N peers at a time, to save memory (all)"
     )
     parser.add_argument(
-        "--passive", action="store_true", help="no thread waits by spinning: for a machine that is busy"
+        "--passive", action="store_true", help="disable spinning of waiting threads, for a machine with other load"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
-    parser.add_argument("--block", metavar="NAME", help="of the page (default: the command and its models)")
+    parser.add_argument("--block", metavar="NAME", help="name of the block (default: the command and its models)")
     return parser
 
 
@@ -73,10 +73,18 @@ def run(
     block: str = "",
     subject: Callable[[str], Subject] = models.RandomModel,
 ) -> Measurements:
-    """Measures all workloads on all models with every peer that is installed; the others are named in `skipped`.
+    """Measure all workloads on all models with every installed peer.
 
-    Repeats interleave among the peers that are loaded together. With a `block`, a page to be written is written after
-    every workload, so that a run which is ended keeps what it measured.
+    The repeats of peers that are loaded together interleave.
+
+    Args:
+        words: options of `parser`.
+        workloads: workloads to measure.
+        peers: peers to measure.
+        bandwidth: function that measures the read bandwidth in bytes/s; None for native code.
+        block: name of the block of the page, which is written after every workload so that an interrupted run loses no
+            results; "" to write nothing.
+        subject: function from a model's name to the model.
     """
     read = bandwidth or native_bandwidth(words.threads)
     pairs, skipped = [], []
@@ -106,7 +114,7 @@ def _measure_model(
     words: argparse.Namespace,
     read: Callable[[], float],
 ) -> Iterator[list[PeerResult]]:
-    """The results of each workload as it is measured."""
+    """Yield the results of each workload."""
     path = subject.prepare(any(peer.environment == "llama" for peer, _ in pairs))
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
@@ -132,7 +140,7 @@ def _measure_model(
 def _start(
     stack: ExitStack, pair: tuple[Peer, Precision], path: Path, words: argparse.Namespace, log: IO[str]
 ) -> Runner | str:
-    """The loaded peer, or why it does not load."""
+    """Return the runner of a loaded peer, or the reason why it could not be loaded."""
     peer, precision = pair
     say(f"loading {peer.name} {precision.dtype}")
     try:
@@ -144,7 +152,7 @@ def _start(
 
 
 def report(done: Measurements, words: argparse.Namespace, block: str) -> None:
-    """Prints the table or the JSON, and writes the page's block. Raises ValueError for a page without the block."""
+    """Print the table or the JSON, and write the page's block. Raises ValueError for a page without the block."""
     text = _rendered(done, words)
     if words.json:
         document = {
@@ -164,15 +172,15 @@ def report(done: Measurements, words: argparse.Namespace, block: str) -> None:
 
 
 def write_page(done: Measurements, words: argparse.Namespace, block: str) -> None:
-    """Writes the page's block. Raises ValueError for a page without it."""
+    """Write the page's block. Raises ValueError for a page without it."""
     named = words.block or " ".join([block, *words.models])
     words.write.write_text(table.replace_block(words.write.read_text(), named, _rendered(done, words)))
 
 
 def _rendered(done: Measurements, words: argparse.Namespace) -> str:
-    waiting = "; thread pools set not to spin" if words.passive else ""
+    waiting = "; waiting threads do not spin" if words.passive else ""
     heading = (
-        f"{table.machine()}; {words.threads} threads{waiting}; medians of {words.repeats} interleaved repeats, "
-        "in brackets the best, and for decode the share of the read bandwidth beside it that the bytes come to."
+        f"{table.machine()}; {words.threads} threads{waiting}; medians of {words.repeats} interleaved repeats; "
+        "in brackets the best repeat and, for decode, the fraction of the measured read bandwidth."
     )
     return table.render(done.results, done.skipped, heading)

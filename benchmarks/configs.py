@@ -1,15 +1,15 @@
-"""What published models compile into, and what that takes: the table of docs/results/models.md.
+"""Compilation of published configs: programs, time and memory. It makes a table of docs/results/models.md.
 
     python benchmarks/configs.py [--only NAME ..] [--parts] [--journal FILE] [--write docs/results/models.md]
 
-Compiles each config of benchmarks/configs without weights at the longest context of its model, one after another, each
-in a process of its own. Caches keep 8192 rows, at most a quarter of the context; programs and their weights are bf16,
-where the modelled machine holds these, else weights are fp8, as they are published. No native code is made: no machine
-that this runs on would hold the weights. What is known of a config is in a journal (a JSON object a line); a table has
-the newest of each.
+Each config of benchmarks/configs is compiled without weights at the longest context of its model, one after another,
+in a separate process. Caches keep 8192 rows, but at most a quarter of the context. Programs and weights are bf16; if
+the modelled machine has too little memory for bf16 weights, they are fp8 as published. No native code is compiled,
+because the weights would not fit the memory of the machine. Results are appended to a journal of JSON lines, of which
+the table has the last for each config.
 
-A config that does not compile has its refusal in the table. With --parts the seconds of each part of a compilation
-(capture, import, every pass, emission, writing) are printed.
+For a config that is refused, the table has the reason. --parts prints the seconds of each part of a compilation
+(capture, import, every pass, emission, writing).
 """
 
 from __future__ import annotations
@@ -51,24 +51,30 @@ ROWS = 8192
 SECONDS = 580.0
 PARTS = ("open_checkpoint", "capture", "import_capture", "emit_program", "prove", "write_artifact")
 BITS = {"fp8": 8.0, "mxfp4": 4.25}
-"""Bits of a weight with its share of scales, by quant_method; fp8 has a scale of f32 a block besides."""
+"""Bits per weight including scales, by quant_method. fp8 also has an f32 scale per block."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What became of one config.
+    """Result of one config.
 
     Attributes:
-        refusal: why it does not compile, else "", and what follows is of the program.
-        layers: how many layers keep what: "window 128" -> 18, "full", "latent".
-        loops: layers of each launch of a decode step that loops.
-        experts: "8 of 256", or "".
-        weight_format: of the program's weights where they are not bf16.
-        step_bytes: what a decode step of one sequence reads: weights and caches.
-        published_bytes: of the weights as `quantization_config` says that they are stored.
-        cache_bytes, full_cache_bytes: of a sequence of the longest context: K and V, as they are kept, and all of them.
-        seconds, processor_seconds: of the compilation. peak_bytes: resident memory of its process.
-        parts: seconds.
+        model: name of the config.
+        refusal: reason why it is refused, in which case the other fields have no meaning; else "".
+        context: maximum context in tokens.
+        rows: rows of the compressed cache.
+        layers: number of layers by kind of cache, as {"window 128": 18, "full": 18}.
+        loops: number of layers in each looped launch of a decode step.
+        experts: "8 of 256", or "" without experts.
+        launches: launches of a decode step.
+        parameters: number of weights.
+        weight_format: format of the program's weights; "" for bf16.
+        published_bytes: bytes of the weights as stored according to `quantization_config`.
+        step_bytes: bytes of weights and caches that a decode step of one sequence reads.
+        cache_bytes, full_cache_bytes: compressed and full cache of one sequence of maximum context.
+        seconds, processor_seconds: wall and processor time of the compilation.
+        peak_bytes: peak resident memory of its process.
+        parts: seconds by part of the compilation.
     """
 
     model: str
@@ -95,7 +101,7 @@ class Compiled:
 
 
 def compiled(config: Path) -> Compiled:
-    """Compiles `config` in this process."""
+    """Compile a config in this process."""
     started = time.perf_counter()
     from sscc.compiler.driver import driver
     from sscc.compiler.frontend.admission import model_context
@@ -130,8 +136,8 @@ def compiled(config: Path) -> Compiled:
 
 
 def _weight_format(config: PreTrainedConfig, nbytes: int) -> WeightFormat | None:
-    """How weights are stored that take so many bytes in bf16: so (None) where the modelled machine holds them, else as
-    fp8 with blocks of 128 is kept (`--weights keep`), where they are published so."""
+    """Return the format of the weights: None for bf16 if `nbytes`, their size in bf16, fits the modelled machine or the
+    published weights are not fp8; else fp8 with blocks of 128, as `--weights keep` keeps it."""
     from sscc.compiler.frontend.model_config import quantization_of
     from sscc.ir.target import load_target
     from sscc.ir.weight_formats.registry import format_named
@@ -145,7 +151,7 @@ def _weight_format(config: PreTrainedConfig, nbytes: int) -> WeightFormat | None
 
 
 def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Compiled` says of a program."""
+    """Return the fields of `Compiled` that describe a program."""
     from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
     inspection = inspect_artifact(artifact)
@@ -170,9 +176,11 @@ def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def published_bytes(weights: Iterable[Tensor], quantization: Mapping[str, Any]) -> int:
-    """Bytes of the weights of a program where a `quantization_config` of fp8 or mxfp4 stores those that it does not
-    except: matrices of projections, with mxfp4 those of experts alone. What a program stores in 8 bits already is
-    counted as it is there. Raises KeyError for another method."""
+    """Return the bytes of a program's weights when stored according to a `quantization_config` of fp8 or mxfp4.
+
+    Quantized are the matrices of projections (for mxfp4 only those of experts) that the config does not exclude.
+    Weights that the program stores in 8 bits count with that size. Raises KeyError for another method.
+    """
     if not quantization:
         return sum(weight.nbytes for weight in weights)
     method = quantization["quant_method"]
@@ -193,7 +201,7 @@ def published_bytes(weights: Iterable[Tensor], quantization: Mapping[str, Any]) 
 
 @contextmanager
 def _timed(driver: Any, seconds: dict[str, float]) -> Iterator[None]:
-    """Times the driver's parts and passes by wrapping what it calls."""
+    """Time the driver's parts and passes by wrapping the functions that it calls."""
     originals = {name: getattr(driver, name) for name in (*PARTS, "run_passes")}
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,14 +225,14 @@ def _timed(driver: Any, seconds: dict[str, float]) -> Iterator[None]:
             setattr(driver, name, call)
 
 
-# ------------------------------------------------------------------------------------------------------- all of them
+# ------------------------------------------------------------------------------------------------------ all configs
 
 
 def run(configs: Sequence[Path], journal: Path) -> None:
-    """Compiles `configs` and adds what became of each to the journal when it is known.
+    """Compile configs, and append the result of each to the journal.
 
     Raises:
-        RuntimeError: a compilation ends otherwise than done or refused.
+        RuntimeError: a compilation fails with another error than a refusal.
     """
     for config in configs:
         command = [sys.executable, __file__, "--one", str(config)]
@@ -239,13 +247,13 @@ def run(configs: Sequence[Path], journal: Path) -> None:
 
 
 def read(line: str) -> Compiled:
-    """A line of a journal."""
+    """Return the result in a line of a journal."""
     values = json.loads(line)
     return Compiled(**values | {"loops": tuple(values["loops"])})
 
 
 def read_journal(journal: Path) -> dict[str, Compiled]:
-    """The newest of each config."""
+    """Return the last result of each config."""
     lines = journal.read_text().splitlines() if journal.exists() else []
     return {result.model: result for result in map(read, lines)}
 
@@ -266,12 +274,12 @@ def _gib(nbytes: float) -> str:
 
 HEADINGS = (
     *("config", "layers", "experts", "context", "launches per token", "weights, G", "GiB in bf16", "as published"),
-    *("read per token", "full cache", "kept", "seconds", "of processor", "peak GiB"),
+    *("read per token", "full cache", "kept", "seconds", "processor seconds", "peak GiB"),
 )
 
 
 def render(results: Sequence[Compiled]) -> str:
-    """Markdown: the machine, a table of what compiles, and why others do not."""
+    """Return Markdown: the machine, a table of programs, and a table of refusals."""
     done, refused = ([each for each in results if bool(each.refusal) is is_refused] for is_refused in (False, True))
     lines = [
         f"| {' | '.join(HEADINGS)} |",
@@ -279,10 +287,10 @@ def render(results: Sequence[Compiled]) -> str:
         *(f"| {' | '.join(_row(result))} |" for result in done),
     ]
     heading = (
-        f"{machine()}. Layers by what they keep; of several launches that loop, their layers. Bytes are GiB: of the "
-        "weights in bf16 and as `quantization_config` stores them, of what a decode step of one sequence of that "
-        f"context reads, of a full cache of the sequence and of one of {ROWS} rows (a quarter of the context where "
-        "that is less). Programs have weights in bf16 but where another format is named."
+        f"{machine()}. Layers by kind of cache; in brackets the layers of each looped launch. Sizes are in GiB: "
+        "weights in bf16 and as `quantization_config` stores them, bytes that a decode step of one sequence of that "
+        f"context reads, a full cache of the sequence, and a cache of {ROWS} rows (a quarter of the context if "
+        "that is less). Weights of programs are bf16 unless a format is named."
     )
     parts = [heading, "\n".join(lines)]
     if refused:
@@ -305,7 +313,7 @@ def _row(result: Compiled) -> list[str]:
 
 
 def parts_of(results: Sequence[Compiled]) -> str:
-    """Seconds by part, a column a config."""
+    """Return a table of seconds by part, with a column per config."""
     names = list(dict.fromkeys(name for result in results for name in result.parts))
     lines = [f"{'seconds':22}" + "".join(f"{result.model:>18}" for result in results)]
     for name in names:
@@ -315,8 +323,8 @@ def parts_of(results: Sequence[Compiled]) -> str:
 
 def main() -> None:
     known = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
-    parser = argparse.ArgumentParser(description="Compiles published configs without weights.")
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=known, help=f"of {', '.join(known)}")
+    parser = argparse.ArgumentParser(description="Compile published configs without weights.")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=known, help=f"configs: {', '.join(known)}")
     parser.add_argument("--parts", action="store_true", help="print seconds by part")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")

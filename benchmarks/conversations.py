@@ -1,11 +1,11 @@
-"""Conversations that share a system prompt: the time to the first token where servers reuse what they have prefilled.
+"""Conversations with a common system prompt: time to the first token on servers that reuse prefilled prompts.
 
     python benchmarks/conversations.py [--write docs/results/serving.md] [--json]
 
-Four servers: sscc as it is, with the compressed cache of SnapStream and with selection by query; the first of these
-with `--prompt-cache 0`; and llama.cpp's llama-server with its own prompt cache.
-Every client has a conversation, whose every message comes behind all that was asked and answered before. Servers stay
-loaded, and repeats interleave; each has conversations of its own, which no server has seen.
+Four servers: sscc with the compressed cache of SnapStream, the same with `--prompt-cache 0`, sscc with selection by
+query, and llama.cpp's llama-server with its prompt cache.
+Every client has one conversation, and sends all earlier messages and answers with each message. Servers stay loaded,
+and repeats interleave; every repeat has new conversations.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from sscc.runtime.session.artifact import Artifact
 
 BLOCK = "benchmarks/conversations.py"
 SEED = 11
-CHUNK = 16  # tokens of a prefill step of sscc's: up to so many are prefilled again
+CHUNK = 16  # tokens of a prefill step of sscc; up to that many are prefilled again
 
 
 @dataclass
 class Turns:
-    """What a server took over all repeats: the answers to first messages, and to later ones."""
+    """Answers of a server over all repeats, to first messages and to later ones."""
 
     first: list[Answer] = field(default_factory=list)
     later: list[Answer] = field(default_factory=list)
 
     def add(self, conversations: Sequence[Sequence[Answer]]) -> None:
-        """Raises ValueError where an answer failed: what came after it has measured something else."""
+        """Add the answers of conversations. Raises ValueError if an answer failed, because later ones depend on it."""
         answers = [answer for conversation in conversations for answer in conversation]
         failed = next((answer.error for answer in answers if answer.error), None)
         if failed is not None:
@@ -57,8 +57,8 @@ class Turns:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the answers of a server. Times are (50th, 90th, 99th percentile), in seconds; numbers of tokens are means over
-    later messages."""
+    """Summary of a server's answers. Times are 50th, 90th and 99th percentiles in seconds; numbers of tokens are means
+    over later messages."""
 
     first_message: tuple[float, float, float]
     later_messages: tuple[float, float, float]
@@ -68,7 +68,7 @@ class Summary:
 
 
 def summary(turns: Turns) -> Summary:
-    """Raises statistics.StatisticsError where there are no later messages."""
+    """Summarise the answers of a server. Raises statistics.StatisticsError without later messages."""
     return Summary(
         first_message=load.percentiles([answer.first for answer in turns.first]),
         later_messages=load.percentiles([answer.first for answer in turns.later]),
@@ -79,7 +79,7 @@ def summary(turns: Turns) -> Summary:
 
 
 def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
-    """Return the four, each with a slot for every client, of `max_context` tokens."""
+    """Return the four servers, each with a slot of `max_context` tokens for every client."""
     clients, context = words.clients, words.max_context
     options = ("--dtype", "bf16", "--weights", "reference", "--max-context", context, "--prefill-chunk", words.chunk)
     rows = ("--kv-budget", words.budget, "--batch", clients)
@@ -108,7 +108,7 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
 
 
 def measure(servers: Sequence[Server], words: argparse.Namespace) -> dict[Server, Turns]:
-    """`repeats` times the conversations, on every server in turn."""
+    """Run the conversations of every repeat on each server in turn."""
     results = {server: Turns() for server in servers}
     shape = (words.clients, words.turns, words.system, words.message, words.new_tokens)
     vocabulary = models.MODELS[words.model].vocab
@@ -125,10 +125,10 @@ def measure(servers: Sequence[Server], words: argparse.Namespace) -> dict[Server
 
 
 def render(results: dict[Server, Summary], words: argparse.Namespace, bandwidth: float) -> str:
-    """Markdown: a row per server, with the ratio to the first one."""
+    """Return Markdown: a row per server, with the ratio to the first one."""
     lines = [
         f"{table.machine()}, {bandwidth / 1e9:.0f} GB/s; {words.model} in bf16, {words.threads} threads; "
-        f"{words.clients} clients of {words.turns} messages each, {words.system} tokens of system prompt in common, "
+        f"{words.clients} clients of {words.turns} messages each, a common system prompt of {words.system} tokens, "
         f"messages of {words.message} tokens, answers of {words.new_tokens}; chunks of {words.chunk}; {words.repeats} "
         "interleaved repeats. Times in ms: median / 90th / 99th percentile.",
         "",
@@ -145,19 +145,19 @@ def render(results: dict[Server, Summary], words: argparse.Namespace, bandwidth:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times the first token of conversations that share a system prompt.")
+    parser = argparse.ArgumentParser(description="Time the first token in conversations with a common system prompt.")
     parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clients", type=int, default=8, help="and slots of every server (8)")
-    parser.add_argument("--turns", type=int, default=6, help="messages of each (6)")
+    parser.add_argument("--clients", type=int, default=8, help="clients, and slots of every server (8)")
+    parser.add_argument("--turns", type=int, default=6, help="messages of each client (6)")
     parser.add_argument("--system", type=int, default=2048, help="tokens of the system prompt (2048)")
     parser.add_argument("--message", type=int, default=48, help="tokens of a message (48)")
-    parser.add_argument("--new-tokens", type=int, default=48, help="of every answer (48)")
-    parser.add_argument("--max-context", type=int, default=4096, help="of a sequence (4096)")
-    parser.add_argument("--budget", type=int, default=1024, help="rows that a step of sscc's reads (1024)")
-    parser.add_argument("--chunk", type=int, default=CHUNK, help=f"tokens of a prefill step of sscc's ({CHUNK})")
+    parser.add_argument("--new-tokens", type=int, default=48, help="tokens of an answer (48)")
+    parser.add_argument("--max-context", type=int, default=4096, help="maximum tokens of a sequence (4096)")
+    parser.add_argument("--budget", type=int, default=1024, help="rows that a decode step of sscc reads (1024)")
+    parser.add_argument("--chunk", type=int, default=CHUNK, help=f"tokens of a prefill step of sscc ({CHUNK})")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an answer may pause (600)")
+    parser.add_argument("--limit", type=float, default=600.0, help="maximum seconds between events of an answer (600)")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="servers whose name contains a WORD")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")

@@ -1,24 +1,23 @@
-"""Which of transformers' causal language models compile, and agree with it: the table of docs/results/models.md.
+"""Coverage of transformers' causal language models: a table of docs/results/models.md.
 
     python benchmarks/coverage.py [--types a,b] [--jobs N] [--again] [--write docs/results/models.md]
     python benchmarks/coverage.py --fields [--types a,b] [--jobs N] [--again]
-    python benchmarks/coverage.py --newest     the same with the newest release of transformers, before the range in
-                                               pyproject.toml is widened
+    python benchmarks/coverage.py --newest     the same with the newest release of transformers, to check it before
+                                               the range in pyproject.toml is widened
 
-Of every type that transformers knows, a tiny random model is compiled and decoded greedily by the native interpreter,
-after a prompt of several chunks that outgrows every window, and compared with transformers' own `generate`: equal
-tokens, and logits within rounding. The cache has room for all of it, so compression is exact. A type is
+For each type of transformers, a tiny random model is compiled and decoded greedily by the native interpreter, after a
+prompt of several chunks that is longer than every window. Tokens must equal those of transformers' `generate`, and
+logits must be within rounding. The cache has room for the whole text, so nothing is evicted. Verdicts of a type:
 
-    agrees    as said; of composite models, which hold a text decoder beside others, the text decoder
-    refused   in words that name the reason
-    wrong     compiled, and computes something else
-    crashed   anything else: an error that is no refusal, too long, too much memory
+    agrees    tokens and logits agree (for a composite model, those of its text decoder)
+    refused   the compiler refuses it with a reason
+    wrong     it compiles, but tokens or logits differ
+    crashed   any other outcome: an error that is not a refusal, or the limit of time or memory
 
-With --fields the types that are used most are examined with other values of their fields than the default ones
-(tests/tiny_configs.py, `VARIATIONS`), each by itself.
+--fields examines the most used types with other values of single config fields (tests/tiny_configs.py, `VARIATIONS`).
 
-Each type runs in a process of its own, with a limit of time and memory; what is known is in a journal (a JSON object a
-line), and is not run again.
+Each type runs in a separate process with a limit of time and memory. Findings are appended to a journal of JSON lines;
+types in the journal are not run again.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ ROOT = Path(__file__).parents[1]
 DEMO = ROOT / ".demo"
 BLOCK = "coverage"
 SECONDS = 300.0
-MEMORY = 12 << 30  # of addresses, most of which are never touched
+MEMORY = 12 << 30  # limit of the address space, most of which is never touched
 SEPARATOR = ", "  # between a type and its variation
 VERDICTS = ("agrees", "refused", "wrong", "crashed")
 PRELOADED = ("sscc.compiler.driver.driver", "sscc.runtime.backends.cpu.plan.library", "tests.agreement")
@@ -60,11 +59,13 @@ PRELOADED = ("sscc.compiler.driver.driver", "sscc.runtime.backends.cpu.plan.libr
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one type.
+    """Result of one type.
 
     Attributes:
-        verdict: of VERDICTS.
-        detail: why, or what agrees; one line.
+        type: the type, or "type, variation".
+        verdict: a value of VERDICTS.
+        detail: one line: the reason, or the name of the text decoder that agrees.
+        seconds: wall time.
     """
 
     type: str
@@ -74,8 +75,8 @@ class Finding:
 
 
 def examine(name: str, file: str) -> None:
-    """Writes the finding of one type, or of one with a variation ("type, variation"), to `file`; runs in a process of
-    its own."""
+    """Examine a type, or a type with a variation ("type, variation"), and write the finding to a file. Runs in a
+    separate process."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -106,7 +107,7 @@ def examine(name: str, file: str) -> None:
 
 
 def run(types: Sequence[str], jobs: int, journal: Path) -> None:
-    """Examines `types`, so many at a time, and adds each finding to the journal when it is known."""
+    """Examine types, at most `jobs` at a time, and append each finding to the journal."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     waiting, running = list(types), {}
@@ -132,11 +133,11 @@ def run(types: Sequence[str], jobs: int, journal: Path) -> None:
 
 
 def _ended(name: str, process: Any, file: Path, seconds: float) -> Finding:
-    """The finding of a process that has ended, or whose time is over."""
+    """Return the finding of a process that has ended or exceeded its time."""
     if process.is_alive():
         process.kill()
         process.join()
-        return Finding(name, "crashed", f"not done after {SECONDS:.0f} s", seconds)
+        return Finding(name, "crashed", f"not finished after {SECONDS:.0f} s", seconds)
     if not file.exists():
         return Finding(name, "crashed", f"the process ended with {process.exitcode}", seconds)
     verdict, detail = json.loads(file.read_text())
@@ -144,7 +145,7 @@ def _ended(name: str, process: Any, file: Path, seconds: float) -> Finding:
 
 
 def read_journal(journal: Path) -> dict[str, Finding]:
-    """The last finding of each type."""
+    """Return the last finding of each type."""
     if not journal.exists():
         return {}
     findings = [Finding(**json.loads(line)) for line in journal.read_text().splitlines()]
@@ -152,7 +153,7 @@ def read_journal(journal: Path) -> dict[str, Finding]:
 
 
 def render(findings: Sequence[Finding], version: str) -> str:
-    """Markdown: how many of each verdict, the types that agree, and a table of the others."""
+    """Return Markdown: the number of types by verdict, the types that agree, and a table of the others."""
     counts = Counter(finding.verdict for finding in findings)
     numbers = (
         f"{counts['agrees']} agree, {counts['refused']} are refused, {counts['wrong']} are wrong, "
@@ -172,13 +173,13 @@ def render(findings: Sequence[Finding], version: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as a cell of a table, without the name of the model that the row has anyway."""
+    """Return a text as a cell of a table, without the name of the model, which is in the row already."""
     return text.partition(" cannot be compiled: ")[2].replace("|", "\\|") or text.replace("|", "\\|")
 
 
 def run_with_newest(arguments: Sequence[str]) -> None:
-    """Run this command again with the newest transformers, which is installed beside the environment, not into it.
-    Every other package stays as constraints.txt has it. Does not return."""
+    """Run this command again with the newest transformers, installed into a separate folder. Other packages keep their
+    versions of constraints.txt. Does not return."""
     folder = DEMO / "transformers-newest"
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         lines = (ROOT / "constraints.txt").read_text().splitlines()
@@ -192,14 +193,14 @@ def run_with_newest(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Examines every causal language model of transformers.")
-    parser.add_argument("--types", type=lambda text: text.split(","), metavar="A,B", help="only these, again")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="types at a time")
-    parser.add_argument("--journal", type=Path, help="default: .demo/coverage-VERSION.jsonl, of transformers' version")
-    parser.add_argument("--again", action="store_true", help="also what the journal has")
+    parser = argparse.ArgumentParser(description="Examine the causal language models of transformers.")
+    parser.add_argument("--types", type=lambda text: text.split(","), metavar="A,B", help="types to examine (again)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="number of types examined concurrently")
+    parser.add_argument("--journal", type=Path, help="journal (default: .demo/coverage-VERSION.jsonl)")
+    parser.add_argument("--again", action="store_true", help="examine types in the journal again")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
-    parser.add_argument("--fields", action="store_true", help="vary the fields of the types that are used most")
-    parser.add_argument("--newest", action="store_true", help="install the newest transformers beside, and use it")
+    parser.add_argument("--fields", action="store_true", help="vary config fields of the most used types")
+    parser.add_argument("--newest", action="store_true", help="use the newest transformers, in a separate folder")
     words = parser.parse_args()
     if words.newest:
         run_with_newest(sys.argv[1:])

@@ -1,9 +1,8 @@
-"""Decode speed of sscc and of its peers, side by side: the same weights, the same threads, repeats interleaved.
+"""Decode speed of sscc and its peers with equal weights and threads, in interleaved repeats.
 
     python benchmarks/decode.py [--models m125 m1b] [--only WORD ..] [--write docs/results/speed.md] [--json]
 
-Peers that are not installed are skipped, with the command that installs them. docs/results/speed.md says how to read
-the table.
+Missing peers are skipped, and the command that installs them is printed. docs/results/speed.md explains the table.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ CASES = ("1x128", "1x4096", "1x16384", "8x128")
 
 
 def workload(case: str, steps: int) -> Workload:
-    """`BATCHxCONTEXT`. Raises ValueError for anything else."""
+    """Return the workload of `BATCHxCONTEXT`. Raises ValueError for other texts."""
     batch, context = (int(word) for word in case.split("x"))
     return Workload("decode", batch, context, steps)
 
 
 def main() -> None:
-    options = parser("Measures decode steps.")
+    options = parser("Measure decode steps.")
     options.add_argument("--cases", nargs="+", default=CASES, metavar="BATCHxCONTEXT", help=", ".join(CASES))
-    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    options.add_argument("--steps", type=int, default=32, help="decode steps of a measurement (32)")
     words = options.parse_args()
     report(run(words, [workload(case, words.steps) for case in words.cases], block=BLOCK), words, BLOCK)
 

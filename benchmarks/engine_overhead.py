@@ -1,9 +1,9 @@
-"""What the engine costs beside the interpreter: its thread's own time per decode step, as a share of the step.
+"""Overhead of the serving engine: time of its thread per decode step outside the interpreter.
 
     python benchmarks/engine_overhead.py [--model m125] [--types bf16 int8] [--write docs/results/serving.md] [--json]
 
-Every slot decodes while some way of reading takes the tokens. The overhead is what the engine counts itself
-(`Metrics.overhead_seconds`): sampling, bookkeeping, waking readers; a step is the call of the interpreter.
+All slots decode while clients read the tokens in one of several ways. The engine itself measures the overhead
+(`Metrics.overhead_seconds`): sampling, bookkeeping, waking readers. A step is the call of the interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCK = "benchmarks/engine_overhead.py"
 CONTEXT = 1024
 PROMPT = 128
 WARM_UP = 8  # steps
-POLL = 0.05  # seconds between questions to the engine, which answers them in time that it would measure as its own
+POLL = 0.05  # seconds between reads of the metrics; the engine counts the time of a read as overhead
 SAMPLINGS = {
     "greedy": Sampling(),
     "temperature 0.8": Sampling(temperature=0.8),
@@ -45,7 +45,7 @@ SAMPLINGS = {
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Medians over the repeats: seconds of the interpreter and of the engine's own, per decode step."""
+    """Seconds per decode step in the interpreter and outside, medians over the repeats."""
 
     dtype: str
     sampling: str
@@ -61,7 +61,7 @@ class StepTimes:
 
 
 def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Holds the handles, so that requests go on, and reads nothing."""
+    """Keep the handles, so that requests continue, but read nothing."""
     handles = [engine.submit(request) for request in requests]
     done.wait()
     for handle in handles:
@@ -69,7 +69,7 @@ def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event
 
 
 def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Reads the pieces of each request in a thread of its own."""
+    """Read the pieces of each request in a separate thread."""
 
     def read(request: Request) -> None:
         for _ in engine.stream(request):
@@ -84,7 +84,7 @@ def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Even
 
 
 def by_tasks(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Reads the pieces of each request in a task of its own, all in one event loop."""
+    """Read the pieces of each request in a separate task of one event loop."""
 
     async def read(request: Request) -> None:
         async for _ in engine.astream(request):
@@ -105,7 +105,7 @@ READERS: dict[str, Callable[[Engine, Sequence[Request], threading.Event], None]]
 
 
 def measure(session: Session, sampling: Sampling, readers: str, steps: int) -> tuple[float, float]:
-    """Seconds per decode step in the interpreter, and beside it, over `steps` steps of a full batch."""
+    """Return the seconds per decode step in the interpreter and outside, over `steps` steps of a full batch."""
     batch = session.signature.batch
     new = CONTEXT - PROMPT
     requests = [
@@ -124,13 +124,13 @@ def measure(session: Session, sampling: Sampling, readers: str, steps: int) -> t
         reading.join()
     steps_done = last.decode_steps - first.decode_steps
     if last.running != batch or last.prefill_steps != first.prefill_steps:
-        raise RuntimeError("not every slot decoded all the time: measure fewer steps")
+        raise RuntimeError("a slot finished before the last step: measure fewer steps")
     inside, beside = (getattr(last, name) - getattr(first, name) for name in ("decode_seconds", "overhead_seconds"))
     return inside / steps_done, beside / steps_done
 
 
 def wait_for(engine: Engine, steps: int) -> Metrics:
-    """The metrics once so many decode steps were done."""
+    """Wait for a number of decode steps, and return the metrics."""
     while True:
         metrics = engine.metrics()
         if metrics.decode_steps >= steps or engine.failure is not None:
@@ -139,7 +139,7 @@ def wait_for(engine: Engine, steps: int) -> Metrics:
 
 
 def cells(words: argparse.Namespace) -> list[StepTimes]:
-    """Measures every type, sampling and way of reading; repeats interleave."""
+    """Measure every dtype, sampling and way of reading, in interleaved repeats."""
     results = []
     for dtype in words.types:
         path = artifact(models.checkpoint(words.model), dtype, words.batch, CONTEXT)
@@ -156,7 +156,7 @@ def cells(words: argparse.Namespace) -> list[StepTimes]:
 
 
 def render(results: Sequence[StepTimes], words: argparse.Namespace) -> str:
-    """Markdown: a row per type and sampling, a column per way of reading."""
+    """Return Markdown: a row per dtype and sampling, a column per way of reading."""
     lines = [
         f"{table.machine()}; {words.model}, batch {words.batch}, {words.threads} threads; medians of {words.repeats} "
         f"repeats of {words.steps} steps.",
@@ -173,7 +173,7 @@ def render(results: Sequence[StepTimes], words: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Measures the engine's overhead per decode step.")
+    options = argparse.ArgumentParser(description="Measure the engine's overhead per decode step.")
     options.add_argument("--model", default="m125", choices=models.MODELS)
     options.add_argument("--types", nargs="+", default=["bf16"], choices=OPTIONS)
     options.add_argument("--readers", nargs="+", default=list(READERS), choices=READERS)

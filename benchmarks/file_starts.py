@@ -1,4 +1,4 @@
-"""Time to the first token of a GGUF file, resident memory, and disk space, beside llama.cpp."""
+"""Time to the first token, resident memory and disk space of a GGUF file, with sscc and llama.cpp."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Starts:
-    """Processes that give one token, from their start to their end.
+    """Wall time and memory of processes that generate one token.
 
     Attributes:
-        first: seconds of `sscc run` with an empty cache. again: of later ones. llama: of llama-completion.
-        first_resident, again_resident, llama_resident: bytes, the largest resident set, mapped files included.
-        file, cached: bytes of the file, and of the artifact and the packed weights beside it.
+        name: name of the file.
+        first: seconds of `sscc run` with an empty cache folder.
+        again: seconds of later runs.
+        llama: seconds of llama-completion.
+        first_resident, again_resident, llama_resident: peak resident set in bytes, including mapped files.
+        file: bytes of the file.
+        cached: bytes of the artifact and the packed weights in the cache folder.
     """
 
     name: str
@@ -46,7 +50,7 @@ class Starts:
 
 
 def measure(file: Path, threads: int, repeats: int) -> Starts:
-    """Measure a file. Raises RunnerError where a program fails."""
+    """Measure a file. Raises RunnerError if a program fails."""
     say(f"{file.stem}: first token")
     _read(file)
     shutil.rmtree(CACHE, ignore_errors=True)
@@ -83,7 +87,7 @@ def render(starts: list[Starts]) -> str:
 
 
 def _timed(command: list[object]) -> tuple[float, int]:
-    """Return the wall seconds of a process and the bytes of its largest resident set."""
+    """Return the wall seconds of a process and its peak resident set in bytes."""
     words = [str(word) for word in command]
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -101,7 +105,7 @@ def _timed(command: list[object]) -> tuple[float, int]:
 
 
 def _read(file: Path) -> None:
-    """Read a file, so that every program finds it in the page cache."""
+    """Read a file to put it into the page cache."""
     with file.open("rb") as stream:
         while stream.read(16 * MIB):
             pass

@@ -1,9 +1,9 @@
-"""Speed of GGUF files as they are, beside llama.cpp: decode, prefill, the first token, memory and perplexity.
+"""GGUF files with sscc and llama.cpp: decode, prefill, first token, memory and perplexity.
 
     python benchmarks/files.py [--models NAME ..] [--parts speed start perplexity] [--write PAGE] [--json]
 
-Both programs read the same file. Repeats interleave; `benchmarks/gguf_files.py` makes the files. docs/results/speed.md
-says how to read the tables.
+Both programs read the same file, in interleaved repeats. `benchmarks/gguf_files.py` creates the files.
+docs/results/speed.md explains the tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUNNERS = tuple(replace(peer, precisions=(AS_STORED,)) for peer in PEERS if peer
 
 
 def render(results: Sequence[PeerResult]) -> str:
-    """Return the table of speeds: a row for each file and program, and one of the ratios between the two."""
+    """Return the table of speeds: a row for each file and program, and a row of their ratios."""
     workloads = list(dict.fromkeys(result.workload for result in results))
     cells = {(result.model, result.peer, result.workload): result for result in results}
     peers = [peer.name for peer in RUNNERS]
@@ -63,13 +63,20 @@ def _ratio(ours: PeerResult | None, theirs: PeerResult | None) -> str:
 def speed_parser(
     description: str, files: Mapping[str, GgufFile], parts: Sequence[str], tokens: Sequence[int]
 ) -> argparse.ArgumentParser:
-    """Return the options of a command that measures the speed of files, among other parts."""
+    """Return the parser of a command that measures the speed of files and further parts.
+
+    Args:
+        description: description of the command.
+        files: files by name.
+        parts: names of the parts.
+        tokens: default prompt lengths of the prefill workloads.
+    """
     options = parser(description, tuple(files))
     options.add_argument("--parts", nargs="+", default=parts, choices=parts, metavar="PART", help=", ".join(parts))
     options.add_argument("--cases", nargs="*", default=DECODE, metavar="BATCHxCONTEXT", help=", ".join(DECODE))
     shown = " ".join(map(str, tokens))
-    options.add_argument("--tokens", nargs="*", type=int, default=tokens, metavar="N", help=f"of prompts ({shown})")
-    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    options.add_argument("--tokens", nargs="*", type=int, default=tokens, metavar="N", help=f"prompt lengths ({shown})")
+    options.add_argument("--steps", type=int, default=32, help="decode steps of a measurement (32)")
     return options
 
 
@@ -77,7 +84,7 @@ class Report:
     """The measured parts of a command, as text and as JSON.
 
     Args:
-        words: the options, of a `speed_parser`.
+        words: options of `speed_parser`.
     """
 
     def __init__(self, words: argparse.Namespace) -> None:
@@ -86,12 +93,12 @@ class Report:
         self._document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
 
     def add(self, part: str, records: list[dict[str, Any]], *texts: str) -> None:
-        """Add a part."""
+        """Add a part with its records for JSON and its paragraphs."""
         self._texts += texts
         self._document[part] = records
 
     def add_speed(self, files: Mapping[str, GgufFile]) -> None:
-        """Measure the speed of the chosen files beside llama.cpp, and add it."""
+        """Measure the speed of the chosen files with sscc and llama.cpp, and add it."""
         words = self._words
         cases = [workload(case, words.steps) for case in words.cases]
         cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
@@ -100,8 +107,8 @@ class Report:
         self.add("speed", [result.record() for result in done.results], *texts)
 
     def publish(self, block: str) -> None:
-        """Print the parts, and write the block of a page, whose name has them. Raises ValueError for a page without
-        it."""
+        """Print the parts, and write the block of the page. Its default name lists the parts. Raises ValueError for a
+        page without it."""
         words, text = self._words, "\n\n".join(self._texts)
         print(json.dumps(self._document) if words.json else text)
         if words.write:
@@ -110,8 +117,8 @@ class Report:
 
 
 def main() -> None:
-    options = speed_parser("Measures GGUF files as they are.", FILES, PARTS, PREFILL)
-    options.add_argument("--chunks", type=int, default=20, help="of 512 tokens, for the perplexity (20)")
+    options = speed_parser("Measure GGUF files.", FILES, PARTS, PREFILL)
+    options.add_argument("--chunks", type=int, default=20, help="chunks of 512 tokens for the perplexity (20)")
     words = options.parse_args()
     report = Report(words)
     if "speed" in words.parts:

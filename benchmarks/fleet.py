@@ -1,10 +1,10 @@
-"""What a second replica brings, and what a replica that is killed costs, over HTTP on this machine.
+"""Throughput of fleets of one and two replicas on this machine, and their answers when a replica is killed.
 
     python benchmarks/fleet.py [--model NAME] [--requests N] [--rounds N] [--json]
 
-Needs the extra fleet. Replicas have one thread each. The same load goes to a fleet of one replica and to one of two,
-in rounds; then to two of which one is killed (SIGKILL) when a third of the load is done, and every answer is compared
-with what the first fleet gave.
+Needs the extra `fleet`. Replicas have one thread each. A fleet of one replica and one of two get the same load in
+several rounds. Then one of two replicas is killed (SIGKILL) after a third of the load, and every answer is compared
+with the answer of the first fleet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = {
     "gateways": re.compile(rb"^ray::(ServeReplica:sscc:Front|ProxyActor)"),
     "rest of Ray": re.compile(rb"^ray::|\bray[./]"),
 }
-"""What processes are, by their command lines: the first that fits."""
+"""Kinds of processes by patterns of their command lines; the first match applies."""
 
 
 PROGRAM = """
@@ -57,30 +57,30 @@ ray.init(include_dashboard=False, logging_level="WARNING")
 serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
 serve.run(app(json.loads(sys.argv[1])), name="sscc", blocking=True)
 """
-"""Ray without its dashboard, Serve without its proxies."""
+"""Program of a fleet, with Ray without its dashboard and Serve without its proxies."""
 
 
 @contextmanager
 def fleet(artifact: Path, replicas: int, slots: int) -> Iterator[str]:
-    """The address of a fleet that has all of its replicas."""
+    """Start a fleet and yield its URL once all replicas are ready."""
 
     def command(port: int) -> Sequence[object]:
         options = {"artifact": str(artifact), "replicas": replicas, "threads": 1, "max-queue": 4096}
         return (sys.executable, "-c", PROGRAM, json.dumps(options | {"port": port, "served-model-name": MODEL}))
 
     with running(Server(f"{replicas} replicas", slots, 0, command), 1) as url:
-        wait(url, lambda: len(replica_processes()) == replicas == told(url, "replicas"))
+        wait(url, lambda: len(replica_processes()) == replicas == metric(url, "replicas"))
         yield url
 
 
-def told(url: str, name: str) -> float:
-    """A figure of the fleet, now."""
+def metric(url: str, name: str) -> float:
+    """Return the current value of a metric of the fleet."""
     text = httpx2.get(f"{url}/metrics", timeout=30).text
     return sum(map(float, re.findall(rf"^sscc_fleet_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))
 
 
 def wait(url: str, holds: Callable[[], bool]) -> None:
-    """Raises RuntimeError where it does not come."""
+    """Wait until a condition holds. Raises RuntimeError after a time limit."""
     end = time.monotonic() + START_SECONDS
     while not holds():
         if time.monotonic() > end:
@@ -89,21 +89,21 @@ def wait(url: str, holds: Callable[[], bool]) -> None:
 
 
 def replica_processes() -> list[int]:
-    """The processes of replicas on this machine, one fleet at a time."""
+    """Return the process ids of replicas on this machine, which runs one fleet at a time."""
     return sorted(number for number, command in _commands() if REPLICA.match(command))
 
 
 def _commands() -> Iterator[tuple[int, bytes]]:
-    """The numbers and command lines of all processes."""
+    """Yield the ids and command lines of all processes."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            with suppress(OSError):  # one that has ended meanwhile
+            with suppress(OSError):  # the process has ended meanwhile
                 yield int(folder.name), (folder / "cmdline").read_bytes()
 
 
 def processor_seconds() -> Counter[str]:
-    """What processes have taken of processors until now: replicas, gateways and Serve's proxies, all else of Ray, and
-    this one, which has the clients."""
+    """Return the processor seconds of processes up to now, by kind: replicas, gateways and Serve's proxies, the rest of
+    Ray, and this process with the clients."""
     seconds = Counter[str]()
     for number, command in _commands():
         kind = "clients" if number == os.getpid() else next((k for k, how in KINDS.items() if how.search(command)), "")
@@ -116,12 +116,12 @@ def processor_seconds() -> Counter[str]:
 
 @dataclass(frozen=True)
 class Load:
-    """What a fleet did with a load.
+    """Measurement of a fleet under load.
 
     Attributes:
-        rate: new tokens a second.
-        seconds: of all.
-        processors: seconds of processors by kind of process (`processor_seconds`).
+        rate: new tokens per second.
+        seconds: wall time of the load.
+        processors: processor seconds by kind of process (`processor_seconds`).
     """
 
     rate: float
@@ -130,11 +130,15 @@ class Load:
 
     def __str__(self) -> str:
         taken = ", ".join(f"{kind} {share / self.seconds:.2f}" for kind, share in self.processors.items())
-        return f"{self.rate:.0f} new tokens a second, on processors: {taken}"
+        return f"{self.rate:.0f} new tokens per second, on processors: {taken}"
 
 
 def measured(run: Callable[[], float]) -> Load:
-    """Args: run: puts a load on and says how many new tokens there were."""
+    """Measure a load.
+
+    Args:
+        run: function that runs the load and returns its number of new tokens.
+    """
     before, start = processor_seconds(), time.perf_counter()
     tokens = run()
     seconds = time.perf_counter() - start
@@ -146,14 +150,21 @@ def loaded(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -> 
 
 
 def new_tokens(answers: Sequence[Answer]) -> int:
-    """Raises ValueError where a request failed."""
+    """Return the number of new tokens. Raises ValueError if a request failed."""
     if failed := [answer.error for answer in answers if answer.error]:
         raise ValueError(failed[0])
     return sum(answer.tokens for answer in answers)
 
 
 async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace, *, streamed: int = 2) -> list[str]:
-    """The answers themselves, one of so many streamed, none for 0; an error is text too."""
+    """Return the text of the answers, or of their errors.
+
+    Args:
+        url: URL of the server.
+        work: the requests.
+        words: options of the command.
+        streamed: every n-th request is streamed; 0 for none.
+    """
     gate = asyncio.Semaphore(words.clients)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(timeout=words.limit, limits=limits) as client:
@@ -178,7 +189,7 @@ async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace
 
 
 def answered(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -> int:
-    """New tokens of answers that are not streamed."""
+    """Run a load without streaming, and return its number of new tokens."""
     asyncio.run(texts(url, work, words, streamed=0))
     return sum(request.new_tokens for request in work)
 
@@ -186,7 +197,8 @@ def answered(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -
 def killed(
     url: str, work: Sequence[LoadRequest], expected: Sequence[str], seconds: float, words: argparse.Namespace
 ) -> dict[str, float]:
-    """What a fleet says and answers of which a replica is killed under load, a third into `seconds`."""
+    """Kill a replica under load, after a third of `seconds`. Return the number of differing answers and metrics of the
+    fleet."""
     victim = threading.Timer(seconds / 3, lambda: os.kill(replica_processes()[0], signal.SIGKILL))
     victim.start()
     start = time.perf_counter()
@@ -194,25 +206,25 @@ def killed(
     taken = time.perf_counter() - start
     victim.join()
     other = sum(one != another for one, another in zip(answers, expected, strict=True))
-    counts = {name: told(url, f"{name}_total") for name in ("retried", "resumed", "lost")}
+    counts = {name: metric(url, f"{name}_total") for name in ("retried", "resumed", "lost")}
     return {"requests": len(work), "other answers": other, "seconds": taken, **counts}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Loads fleets of one and of two replicas, and kills one.")
+    parser = argparse.ArgumentParser(description="Measure fleets of one and two replicas, and kill a replica.")
     parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
-    parser.add_argument("--slots", type=int, default=8, help="of each replica (8)")
-    parser.add_argument("--clients", type=int, default=32, help="that ask at a time (32)")
+    parser.add_argument("--slots", type=int, default=8, help="slots of each replica (8)")
+    parser.add_argument("--clients", type=int, default=32, help="concurrent clients (32)")
     parser.add_argument("--requests", type=int, default=48)
-    parser.add_argument("--lengths", type=int, nargs=2, default=(64, 512), help="of prompts (64 512)")
-    parser.add_argument("--new-tokens", type=int, default=128, help="of every answer (128)")
-    parser.add_argument("--rounds", type=int, default=3, help="of both fleets (3)")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds that an answer may pause (300)")
+    parser.add_argument("--lengths", type=int, nargs=2, default=(64, 512), help="range of prompt lengths (64 512)")
+    parser.add_argument("--new-tokens", type=int, default=128, help="tokens of an answer (128)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of both fleets (3)")
+    parser.add_argument("--limit", type=float, default=300.0, help="maximum seconds between events of an answer (300)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of sentences")
     words = parser.parse_args()
     require(FLEET, "benchmarks/fleet.py")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Serve looks after replicas ten times a second otherwise.
+    # By default, Serve polls replicas ten times per second.
     os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "1")
     os.environ.setdefault("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", str(128 << 20))
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", 1024, "--prefill-chunk", CHUNK)
@@ -239,21 +251,21 @@ def main() -> None:
                 if replicas == 1:
                     expected = answers
                 else:
-                    say("and one of them is killed")
+                    say("killing one of them")
                     outcome = killed(url, work, expected, taken, words)
-    # One round's two fleets are compared, as a machine is not as fast at all times.
+    # The two fleets of a round are compared, because the machine's speed drifts.
     gains = {kind: [two.rate / one.rate for one, two in zip(by[1], by[2], strict=True)] for kind, by in loads.items()}
     if words.json:
-        told = {kind: {n: [asdict(load) for load in some] for n, some in by.items()} for kind, by in loads.items()}
-        print(json.dumps({"loads": told, "gains": gains, "killed": outcome}))
+        document = {kind: {n: [asdict(load) for load in some] for n, some in by.items()} for kind, by in loads.items()}
+        print(json.dumps({"loads": document, "gains": gains, "killed": outcome}))
         return
     for kind, by in loads.items():
         for replicas, some in by.items():
             middle = sorted(some, key=lambda load: load.rate)[len(some) // 2]
-            print(f"{kind}, {replicas} of one thread, the round in the middle: {middle}")
+            print(f"{kind}, {replicas} replicas of one thread, median round: {middle}")
         each = ", ".join(f"{gain:.2f}" for gain in gains[kind])
-        print(f"{kind}: two answer {statistics.median(gains[kind]):.2f} times as much as one ({each})")
-    print("one of two killed: " + ", ".join(f"{value:g} {name}" for name, value in outcome.items()))
+        print(f"{kind}: two replicas have {statistics.median(gains[kind]):.2f} times the throughput of one ({each})")
+    print("one of two replicas killed: " + ", ".join(f"{value:g} {name}" for name, value in outcome.items()))
 
 
 if __name__ == "__main__":

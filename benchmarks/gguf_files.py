@@ -1,10 +1,10 @@
-"""GGUF files to measure: a published one in several types, and two mixtures of experts with random codes.
+"""GGUF files to measure: a published model in several types, and two mixtures of experts with random weights.
 
     python benchmarks/gguf_files.py [--files NAME ..]
 
-Qwen2.5-Coder-1.5B-Instruct (Apache-2.0) is the file Q4_K_M that a third party put into the package index in 22 parts;
-its other types are made from it by llama-quantize. The mixtures have the shapes of Qwen3-30B-A3B and of GPT-OSS-20B,
-cut to six layers and to a vocabulary in proportion. Their types are those of the published files. Files are made once,
+Qwen2.5-Coder-1.5B-Instruct (Apache-2.0) in Q4_K_M is a file that a third party uploaded to the package index in 22
+parts; llama-quantize converts it to the other types. The mixtures have the shapes of Qwen3-30B-A3B and GPT-OSS-20B,
+with six layers and a proportionally reduced vocabulary, and the types of the published files. Files are created once,
 in `.peers/models/`, which git ignores.
 """
 
@@ -37,7 +37,7 @@ SEED = 20_261_127
 
 
 class GgufFile(Subject):
-    """A GGUF file, made or fetched when it is first asked for."""
+    """A GGUF file, created or downloaded at its first use."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,14 +67,14 @@ class GgufFile(Subject):
 
 
 class Published(GgufFile):
-    """The published file, of type Q4_K_M."""
+    """The published file, in Q4_K_M."""
 
     def prepare(self, llama: bool) -> Path:
         return fetch(self.file, SHA256, PARTS)
 
 
 class Requantised(GgufFile):
-    """The published file in another type."""
+    """The published file converted to another type."""
 
     def __init__(self, name: str, dtype: str) -> None:
         super().__init__(name)
@@ -86,7 +86,7 @@ class Requantised(GgufFile):
 
 
 class Mixture(GgufFile):
-    """A mixture of experts with random codes."""
+    """A mixture of experts with random quantized weights."""
 
     def __init__(self, name: str, shape: MixtureShape) -> None:
         super().__init__(name)
@@ -117,7 +117,7 @@ class MixtureShape:
         return self.architecture == "gpt-oss"
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        """Yield name, shape and type of the tensors, as the published files have them."""
+        """Yield name, shape and type of the tensors of a published file."""
         plain = "Q8_0" if self.is_gpt_oss else "Q4_K"
         query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         yield "token_embd.weight", (self.vocab, self.hidden), plain
@@ -176,8 +176,13 @@ class _Sizes:
     """Bytes of a file's tensors and sizes of its cache.
 
     Attributes:
-        matrix_bytes: of the matrices that every step reads: all but the experts and an embedding that is not the head.
-        expert_bytes: of the stacks of experts. kv_width: elements of K in a row of a layer.
+        matrix_bytes: bytes of the matrices that every step reads: all but the experts and an embedding that is not the
+            head.
+        expert_bytes: bytes of the stacked experts.
+        layers, windowed_layers: layers, and those of them with a sliding window.
+        kv_width: elements of K in a cache row of a layer.
+        window: size of the sliding window; 0 without one.
+        experts, chosen: experts of a layer, and experts per token; 0 without any.
     """
 
     matrix_bytes: int
@@ -225,7 +230,7 @@ def _requantise(source: Path, path: Path, dtype: str) -> None:
 
 
 def write_mixture(shape: MixtureShape, path: Path) -> None:
-    """Write a mixture of experts whose numbers are random, near a normal distribution's of deviation 0.02."""
+    """Write a mixture of experts with random weights of a standard deviation near 0.02."""
     import gguf
 
     writer = gguf.GGUFWriter(str(path), shape.architecture)
@@ -255,7 +260,7 @@ def write_mixture(shape: MixtureShape, path: Path) -> None:
 
 
 def _codes(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.uint8]:
-    """Return random blocks of a type, u8 [.., bytes of a row]; blocks repeat after 64 Ki."""
+    """Return random blocks of a type, u8 [.., bytes of a row], with a period of 65536 blocks."""
     import gguf
 
     numbers, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype]]
@@ -265,9 +270,9 @@ def _codes(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -
     def half(number: float) -> npt.NDArray[np.uint8]:
         return np.array([number], np.float16).view(np.uint8)
 
-    if dtype == "Q4_K":  # scale * code - minimum, both of 6 random bits, codes of 4
+    if dtype == "Q4_K":  # scale * code - minimum: scale and minimum of 6 random bits, codes of 4
         blocks[:, 0:2], blocks[:, 2:4] = half(1.2e-4), half(9e-4)
-    elif dtype == "Q6_K":  # scale of 8 random bits, code of 6 less 32
+    elif dtype == "Q6_K":  # scale * (code - 32): scale of 8 random bits, codes of 6
         blocks[:, -2:] = half(1.5e-5)
     elif dtype == "Q8_0":
         blocks[:, 0:2] = half(2.7e-4)
@@ -277,7 +282,7 @@ def _codes(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -
 
 
 def main(description: str, files: Mapping[str, GgufFile]) -> None:
-    """Make the files that the command line names, and print where they are."""
+    """Create the files that the command line names, and print their paths."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--files", nargs="+", default=[*files], choices=files, metavar="NAME", help=", ".join(files))
     for name in parser.parse_args().files:
@@ -285,4 +290,4 @@ def main(description: str, files: Mapping[str, GgufFile]) -> None:
 
 
 if __name__ == "__main__":
-    main("Makes GGUF files to measure.", FILES)
+    main("Create GGUF files to measure.", FILES)

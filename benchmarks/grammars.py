@@ -1,10 +1,10 @@
-"""The cost of structured answers: steps of an engine with and without grammars, and two libraries that compute masks.
+"""Cost of structured answers: steps of the engine with and without grammars, and two libraries that compute masks.
 
     python benchmarks/grammars.py [--models NAME ..] [--slots 8] [--write PAGE] [--json]
 
-The engine runs as many requests as it has slots, free and constrained in turn, with equal prompts and equally many new
-tokens. The libraries are timed on one thread with the tokenizer of the model; xgrammar, which needs torch and
-transformers, is timed where it is installed (`pip install xgrammar`).
+The engine runs one request per slot, alternately free and constrained, with equal prompts and equal numbers of new
+tokens. The libraries are timed on one thread with the tokenizer of the model. xgrammar (which needs torch and
+transformers) is timed if it is installed (`pip install xgrammar`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "500 values": _LIST | {"items": {"enum": [f"value number {number}" for number in range(500)]}},
     "patterns": _LIST | {"items": {"type": "string", "pattern": r"^([a-z]{2,9} ){5,30}[a-z]+$"}},
 }
-"""Schemas of answers that do not end within a measurement."""
+"""Schemas whose answers do not end within a measurement."""
 PATTERNS = {"letters": r"(\p{L}{1,100}\s){1,100}", "far back": r"(?s:.*)a.{30}"}
-"""Regular expressions whose masks are as slow as those that the tests call hostile."""
+"""Regular expressions with slow masks, as in the tests of hostile patterns."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds of a step with all slots busy, free and constrained by one grammar."""
+    """Seconds of a decode step of all slots, free and constrained by a grammar."""
 
     name: str
     free: float
@@ -71,13 +71,13 @@ class Steps:
 
     @property
     def more(self) -> float:
-        """The part of a free step that a constrained one takes more."""
+        """Relative overhead of a constrained step."""
         return self.constrained / self.free - 1
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Times of a library, in seconds, and the bytes by which a process grows that has it."""
+    """Times of a library in seconds, and the memory that it adds to a process in bytes."""
 
     library: str
     start: float
@@ -95,7 +95,15 @@ def grammars() -> dict[str, Grammar]:
 
 
 def measure_steps(file: Path, slots: int, tokens: int, repeats: int, threads: int) -> list[Steps]:
-    """Measure steps of an engine, free and constrained in turn."""
+    """Measure decode steps of the engine, alternately free and constrained.
+
+    Args:
+        file: GGUF file of the model.
+        slots: decode slots.
+        tokens: new tokens of a request.
+        repeats: number of repeats.
+        threads: threads of the interpreter.
+    """
     options = ("--batch", slots, "--max-context", 1024, "--kv-budget", 1024, "--weights", "reference")
     session = sscc.load(compiled(file, f"grammars-batch{slots}", options), interpreter=FASTEST, threads=threads)
     prompt = tuple(session.tokenizer.encode("Write a long list.").ids)
@@ -132,14 +140,14 @@ def measure_steps(file: Path, slots: int, tokens: int, repeats: int, threads: in
 
 
 def measure_masks(library: str, folder: Path) -> Masks:
-    """Measure a library in a process of its own, so that what it imports is counted."""
+    """Measure a library in a separate process, so that the time and memory of its imports are included."""
     words = [sys.executable, __file__, "--library", library, "--folder", str(folder)]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     return Masks(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _walk(fill: Callable[[Any], None], consume: Callable[[int], bool], bits: Any, steps: int = 200) -> list[float]:
-    """Return the seconds of each step of a random answer: the mask, and the token that is taken."""
+    """Return the seconds of each step of a random answer: computing the mask and consuming the token."""
     chance, times = random.Random(0), []
     for _ in range(steps):
         start = time.perf_counter()
@@ -177,7 +185,7 @@ def _masks(library: str, folder: Path) -> Masks:
         start = time.perf_counter()
         try:
             fill, consume = compile_(name, grammar)
-        except RuntimeError:  # xgrammar's, of what it does not support
+        except RuntimeError:  # raised by xgrammar for unsupported grammars
             continue
         compiling[name] = time.perf_counter() - start
         times = _walk(fill, consume, bits)
@@ -187,13 +195,13 @@ def _masks(library: str, folder: Path) -> Masks:
 
 
 def _resident() -> int:
-    """Return the bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _llguidance(tokenizer: Any, vocabulary: int, ends: list[int]) -> Any:
     compiler = GrammarCompiler(tokenizer, vocabulary, ends)
-    compiler.tokens("")  # makes what all grammars share
+    compiler.tokens("")  # creates the state that all grammars share
 
     def compiled(name: str, grammar: Grammar) -> Any:
         matcher = compiler.compile(grammar)
@@ -232,7 +240,7 @@ def _xgrammar(tokenizer: Any, vocabulary: int, ends: list[int]) -> Any:
 
 
 def render_steps(measured: Sequence[Steps]) -> str:
-    lines = ["| grammar | free ms | constrained ms | more |", "|---|---:|---:|---:|"]
+    lines = ["| grammar | free ms | constrained ms | overhead |", "|---|---:|---:|---:|"]
     for each in measured:
         lines.append(
             f"| {each.name} | {1e3 * each.free:.1f} | {1e3 * each.constrained:.1f} | {100 * each.more:+.1f} % |"
@@ -256,11 +264,11 @@ def render_masks(measured: Sequence[Masks]) -> str:
 
 
 def main() -> None:
-    options = parser("Measures what structured answers cost.", tuple(FILES))
+    options = parser("Measure the cost of structured answers.", tuple(FILES))
     options.add_argument("--slots", type=int, default=8)
-    options.add_argument("--tokens", type=int, default=60, help="new ones of each answer (60)")
+    options.add_argument("--tokens", type=int, default=60, help="new tokens of an answer (60)")
     options.add_argument("--library", help="measure one library in this process, for internal use")
-    options.add_argument("--folder", type=Path, help="of its tokenizer")
+    options.add_argument("--folder", type=Path, help="folder of its tokenizer")
     words = options.parse_args()
     if words.library:
         measured = _masks(words.library, words.folder)

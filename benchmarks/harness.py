@@ -1,8 +1,7 @@
-"""Runs peers side by side: every one loaded in a process of its own, repeats interleaved, one awake at a time.
+"""Execution of peers: each is loaded in a separate process, repeats interleave, and one process runs at a time.
 
-A peer that waits is stopped (SIGSTOP), so that no thread pool that spins takes a processor from the one being
-measured. Next to every measurement the bandwidth of reading memory is taken, because it drifts on shared machines, and
-a decode step cannot be faster than its bytes.
+Waiting peers are stopped (SIGSTOP), so that their spinning threads take no processor from the measured one. The read
+bandwidth of memory is measured with every repeat, because it limits decode steps and drifts on shared machines.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from typing import IO, Any
 from benchmarks.peers.registry import ROOT, Peer, Precision
 
 CALIBRATION_BYTES = 256 * 2**20
-LOAD_LIMIT = 1800.0  # seconds: exporting a large model and compiling it
+LOAD_LIMIT = 1800.0  # seconds; exporting and compiling a large model takes long
 PASSIVE = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is measured: decode steps of `batch` sequences of `context` tokens, or a prompt of `context` tokens."""
+    """A workload: decode steps of `batch` sequences of `context` tokens, or a prompt of `context` tokens."""
 
     kind: str
     batch: int
@@ -53,7 +52,7 @@ class Workload:
         return {"measure": "decode", "batch": self.batch, "context": self.context, "steps": self.steps}
 
     def rows(self, budget: int) -> int:
-        """Return the cached rows that a decode step reads in a sequence; a budget of 0 keeps all."""
+        """Return the cache rows that a decode step reads per sequence. A budget of 0 keeps all rows."""
         return min(self.context, budget) if budget else self.context
 
 
@@ -64,21 +63,21 @@ class Subject(ABC):
 
     @abstractmethod
     def prepare(self, llama: bool) -> Path:
-        """Return the file or folder that runners load, made if it is not there.
+        """Return the file or folder that runners load, created if missing.
 
         Args:
-            llama: one of the runners is llama.cpp, which needs a GGUF file beside a folder.
+            llama: True if a runner is llama.cpp, which needs a GGUF file beside a folder.
         """
 
     @abstractmethod
     def step_bytes(self, workload: Workload, precision: Precision, budget: int = 0) -> float:
-        """Return the bytes that a decode step must read: every matrix once, the experts that random tokens choose on
-        average, and the cached rows (at most `budget` of each sequence if that is not 0)."""
+        """Return the bytes that a decode step must read: every matrix once, the mean number of experts of random
+        tokens, and the cache rows (at most `budget` per sequence unless that is 0)."""
 
 
 @dataclass
 class PeerResult:
-    """One cell: seconds and read bandwidth (bytes/s) of every repeat, or why there are none."""
+    """A cell of the table: seconds and read bandwidth (bytes/s) of every repeat, or an error."""
 
     peer: str
     dtype: str
@@ -92,7 +91,7 @@ class PeerResult:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, of the median repeat."""
+        """Tokens per second of the median repeat."""
         return self.workload.tokens / statistics.median(self.seconds)
 
     @property
@@ -101,32 +100,32 @@ class PeerResult:
 
     @property
     def calibration(self) -> float:
-        """Read bandwidth in bytes/s, the median of what was taken beside the repeats."""
+        """Median read bandwidth of the repeats, in bytes/s."""
         return statistics.median(self.bandwidth)
 
     @property
     def share(self) -> float | None:
-        """Share of the read bandwidth that the bytes of a step come to; None in prefill, which computes."""
+        """Fraction of the read bandwidth that a decode step uses; None for prefill, which is bound by arithmetic."""
         if self.workload.kind == "prefill":
             return None
         steps = (self.step_bytes * self.workload.steps / taken for taken in self.seconds)
         return statistics.median(step / read for step, read in zip(steps, self.bandwidth, strict=True))
 
     def record(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
+        """Return the result as JSON values."""
         measured = {"tokens_per_second": self.rate, "best": self.best, "share": self.share} if self.seconds else {}
         names = ("peer", "dtype", "version", "model", "step_bytes", "seconds", "bandwidth", "error")
         return asdict(self.workload) | {name: getattr(self, name) for name in names} | measured
 
 
 class RunnerError(Exception):
-    """A runner that could not be started, that ended, or that says it cannot do what was asked."""
+    """A runner that could not start, ended early, or reported an error."""
 
 
 class Runner:
-    """A peer's process. It sleeps (SIGSTOP) except within `ask`. Use it as a context manager.
+    """A peer's process, stopped (SIGSTOP) except within `ask`. Use it as a context manager.
 
-    Raises RunnerError where the peer cannot load the model; the message is its own.
+    Raises RunnerError with the peer's message if it cannot load the model.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: IO[str]) -> None:
@@ -138,7 +137,7 @@ class Runner:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            process_group=0,  # in our session: should we die while it is stopped, the kernel ends it
+            process_group=0,  # a group of this session, which the kernel ends if this process dies while it is stopped
         )
         try:
             self.version = str(self._answer(LOAD_LIMIT)["version"])
@@ -148,7 +147,8 @@ class Runner:
         self._signal(signal.SIGSTOP)
 
     def ask(self, request: dict[str, object], limit: float) -> float:
-        """Seconds that the peer measured. Raises RunnerError, also where no answer comes within `limit` seconds."""
+        """Send a request and return the seconds that the peer measured. Raises RunnerError for an error, and after
+        `limit` seconds without an answer."""
         self._signal(signal.SIGCONT)
         try:
             if self.process.stdin is None or self.process.poll() is not None:
@@ -191,20 +191,25 @@ class Runner:
 
 
 def command(peer: Peer, precision: Precision, model: Path, threads: int) -> list[str]:
-    """How a peer's runner is started."""
+    """Return the command line of a peer's runner."""
     words = ("--model", model, "--dtype", precision.dtype, "--threads", threads)
     return [str(word) for word in (peer.python, "-m", peer.module, *words)]
 
 
 def environment(threads: int, passive: bool) -> dict[str, str]:
-    """The runners' environment: their thread pools have `threads` threads; passive ones never spin."""
+    """Return the environment of runners.
+
+    Args:
+        threads: size of their thread pools.
+        passive: True to disable spinning of waiting threads.
+    """
     pools = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     return os.environ | pools | offline | (PASSIVE if passive else {})
 
 
 def native_bandwidth(threads: int) -> Callable[[], float]:
-    """Reads memory with as many threads and gives bytes/s."""
+    """Return a function that measures the read bandwidth with a number of threads, in bytes/s."""
     from sscc.runtime.support._native import read_bandwidth
 
     return lambda: read_bandwidth(threads, CALIBRATION_BYTES) * 1e9
@@ -217,7 +222,8 @@ def interleave(
     bandwidth: Callable[[], float],
     limit: float,
 ) -> None:
-    """Fills the results: `repeats` times every runner in turn. One that fails is left out from then on."""
+    """Measure a workload with every runner in turn, `repeats` times, and fill the results. A runner that fails is
+    skipped from then on."""
     for _ in range(repeats):
         for result, runner in runners:
             if result.error:
@@ -234,12 +240,13 @@ def interleave(
 
 
 def say(text: str) -> None:
-    """Prints progress on stderr."""
+    """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def chosen(peers: Iterable[Peer], only: Sequence[str]) -> list[tuple[Peer, Precision]]:
-    """Peers and their types whose `NAME TYPE` contains one of `only` (any, if there are none), ignoring case."""
+    """Return the pairs of peers and precisions whose `NAME TYPE` contains a word of `only`, ignoring case; all pairs if
+    it is empty."""
     pairs = [(peer, precision) for peer in peers for precision in peer.precisions]
     if not only:
         return pairs

@@ -1,10 +1,10 @@
-"""GGUF files of models with recurrent states, with the shapes of published ones and random weights.
+"""GGUF files of models with recurrent states, with published shapes and random weights.
 
     python benchmarks/hybrid_files.py [--files NAME ..]
 
-transformers makes a model of a config in benchmarks/configs, llama.cpp's converter the file of bf16, and llama-quantize
-the one that is measured. Granite's is cut to a quarter of its layers. Files are made once, in `.peers/models/`, which
-git ignores.
+transformers creates a model from a config in benchmarks/configs, llama.cpp's converter writes it as a bf16 file, and
+llama-quantize converts that to the measured file. Granite's model has a quarter of its layers. Files are created once,
+in `.peers/models/`, which git ignores.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ QUARTER: dict[str, Any] = {
 
 @dataclass
 class Hybrid(GgufFile):
-    """A file of random weights.
+    """A GGUF file with random weights.
 
     Attributes:
         config: name of the config.
-        dtype: of llama-quantize.
-        state_bytes: of the recurrent states of a sequence, in f32, which a step reads and writes.
-        kv_bytes: of K and V of a position in bf16, in all layers.
-        changes: fields of the config that are others.
-        experts: how many there are, and how many a token takes; (0, 0) without any.
+        dtype: target type of llama-quantize.
+        state_bytes: bytes of a sequence's recurrent states in f32, which a decode step reads and writes.
+        kv_bytes: bytes of K and V of a position in bf16, in all layers.
+        changes: replaced fields of the config.
+        experts: experts of a layer, and experts per token; (0, 0) without any.
     """
 
     config: str
@@ -83,7 +83,7 @@ class Hybrid(GgufFile):
 
     @cached_property
     def _weights(self) -> tuple[float, float]:
-        """Bytes of the matrices that every step reads, and of the stacks of experts."""
+        """Bytes of the matrices that every step reads, and of the stacked experts."""
         import gguf
 
         sizes = {t.name: int(t.n_bytes) for t in gguf.GGUFReader(self.file).tensors if len(t.shape) > 1}
@@ -117,7 +117,7 @@ FILES: dict[str, Hybrid] = _files("Q4_K_M") | {
 
 
 def write_plain(config: str, changes: Mapping[str, Any], path: Path) -> None:
-    """Write the file of bf16 of a config with random weights, by transformers and llama.cpp's converter."""
+    """Write the bf16 file of a config with random weights, using transformers and llama.cpp's converter."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
@@ -129,7 +129,7 @@ def write_plain(config: str, changes: Mapping[str, Any], path: Path) -> None:
         )
         model.save_pretrained(folder, max_shard_size="100GB")
         del model
-        # transformers has names of its own for the kinds of layers, and the converter knows the published ones.
+        # transformers renames the kinds of layers, but the converter needs the published names.
         published = {name: fields[name] for name in ("layer_types",) if name in fields}
         _convert(Path(folder), published, int(fields["vocab_size"]), path)
 
@@ -149,7 +149,7 @@ def _convert(folder: Path, published: Mapping[str, Any], vocab: int, path: Path)
 
     with (
         mock.patch.object(cls, "set_vocab", number_tokens),
-        mock.patch.object(ModelBase, "no_mtp", True),  # transformers does not save layers that predict further tokens
+        mock.patch.object(ModelBase, "no_mtp", True),  # transformers does not save multi-token prediction layers
         torch.inference_mode(),
     ):
         cls(folder, gguf.LlamaFileType.MOSTLY_BF16, path, model_name=path.name, hparams=fields).write()
@@ -161,4 +161,4 @@ def _quantise(source: Path, path: Path, dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    main("Makes GGUF files of hybrids to measure.", FILES)
+    main("Create GGUF files of hybrid models to measure.", FILES)

@@ -1,10 +1,10 @@
-"""Speed of models with recurrent states, beside llama.cpp from the same GGUF files, and of a conversation's next turn.
+"""Speed of models with recurrent states with sscc and llama.cpp, and the time of a conversation's next turn.
 
     python benchmarks/hybrids.py [--models NAME ..] [--parts speed turn] [--write PAGE] [--json]
 
-`benchmarks/hybrid_files.py` makes the files. docs/results/speed.md says how to read the table. The next turn: a text
-of `--turn` tokens is read and answered, then a message of 32 tokens follows. The times are those to the first token of
-both answers; without reuse the second one would take a little more than the first.
+Both programs read the GGUF files of `benchmarks/hybrid_files.py`. docs/results/speed.md explains the table. For the
+next turn, a text of `--turn` tokens is prefilled and answered, and a message of 32 tokens follows. The times are those
+to the first token of both answers; without reuse the second would be slightly longer than the first.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ BLOCK = "benchmarks/hybrids.py"
 PARTS = ("speed", "turn")
 PREFILL = (2048,)
 MESSAGE, ANSWER = 32, 32
-"""Tokens of the message that follows, and of the answer before it."""
+"""Tokens of the second message, and of the answer before it."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The time to the first token, in seconds.
+    """Times to the first token of two answers.
 
     Attributes:
-        tokens: of the first message.
-        anew: of the first answer; after: of the second answer.
-        cached: tokens that were not read again for the second one.
+        model: name of the file.
+        tokens: tokens of the first message.
+        anew: seconds to the first token of the first answer.
+        after: seconds to the first token of the second answer.
+        cached: tokens that were not prefilled again for the second answer.
     """
 
     model: str
@@ -71,7 +73,7 @@ def next_turn(name: str, file: Path, tokens: int, threads: int, repeats: int) ->
 
 def render_turns(turns: list[Turn]) -> str:
     """Return the table of next turns."""
-    lines = ["| file | tokens | not read again | read anew s | next turn s | ratio |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| file | tokens | reused | first turn s | next turn s | ratio |", "|---|---:|---:|---:|---:|---:|"]
     for turn in turns:
         figures = f"{turn.cached} | {turn.anew:.1f} | {turn.after:.2f} | **{turn.anew / turn.after:.0f}**"
         lines.append(f"| {turn.model} | {turn.tokens} | {figures} |")
@@ -79,8 +81,8 @@ def render_turns(turns: list[Turn]) -> str:
 
 
 def main() -> None:
-    options = speed_parser("Measures GGUF files of models with recurrent states.", FILES, PARTS, PREFILL)
-    options.add_argument("--turn", type=int, default=32_768, metavar="N", help="tokens before a next turn (32768)")
+    options = speed_parser("Measure GGUF files of models with recurrent states.", FILES, PARTS, PREFILL)
+    options.add_argument("--turn", type=int, default=32_768, metavar="N", help="tokens before the next turn (32768)")
     words = options.parse_args()
     report = Report(words)
     if "speed" in words.parts:

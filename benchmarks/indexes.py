@@ -1,11 +1,10 @@
-"""Speed of decode steps whose rows a learned index chooses, by the length of the text.
+"""Speed of decode steps with rows selected by a learned index, by length of the text.
 
     python benchmarks/indexes.py [--contexts N ..] [--steps N] [--repeats N] [--write PAGE]
 
-The model has layers of the shape of DeepSeek-V3.2, cut to two of them, 8 experts and 32,000 tokens, with random weights
-in bf16. A text is not prefilled: random rows and index keys stand where prefill would have left them, as rows of a
-prompt that begins like an earlier one do. The table has a step, of which the index scores (with the choice) stand
-apart, and the attention to chosen rows.
+The model has the layer shape of DeepSeek-V3.2, but two layers, 8 experts and 32,000 tokens, with random bf16 weights.
+The cache is filled with random rows and index keys instead of a prefilled text, like the rows of a cached prefix. The
+table has the time of a step, of the index scores with the selection, and of the attention to the selected rows.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ CUT = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 8
 SEED = 20_261_128
 BLOCK = "benchmarks/indexes.py"
 INDEX, ATTENTION = "choose_by_index", "attend_chosen"
-"""Parts of the names of the stages of a choice, and of the attention to it."""
+"""Parts of the names of the stages of selection, and of the attention to selected rows."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Medians of a decode step, in seconds.
+    """Median times of a decode step, in seconds.
 
     Attributes:
         context: tokens of the text.
-        whole: of the step.
-        parts: of the stages of a choice, and of the attention to it, in all layers.
+        whole: time of the step.
+        parts: times of selection and of the attention to selected rows, over all layers.
     """
 
     context: int
@@ -56,12 +55,12 @@ class Step:
 
     @property
     def rest(self) -> float:
-        """Of the step without choices."""
+        """Time of the step without selection."""
         return self.whole - self.parts[INDEX]
 
 
 def checkpoint() -> Path:
-    """Return the folder of the model, which is made when it is first asked for."""
+    """Return the folder of the model, created at its first use."""
     folder = FOLDER / "deepseek-v3.2-2-layers"
     if not (folder / "model.safetensors").exists():
         import torch
@@ -80,7 +79,7 @@ def checkpoint() -> Path:
 
 
 def begun(session: Session, context: int) -> None:
-    """Fill slot 0 with a text of `context` tokens, all but its last chunk by random rows."""
+    """Fill slot 0 with a text of `context` tokens: random rows, except for its last chunk, which is prefilled."""
     random = np.random.default_rng(SEED)
     prompt = random.integers(0, CUT["vocab_size"], context).tolist()
     chunks = []
@@ -96,7 +95,7 @@ def begun(session: Session, context: int) -> None:
 
 
 def measure(session: Session, context: int, steps: int, repeats: int) -> Step:
-    """Return the medians over `repeats` of the mean of `steps` steps of a text of `context` tokens."""
+    """Return the median over `repeats` of the mean time of `steps` steps after a text of `context` tokens."""
     begun(session, context)
     session.decode({0: 1})
     wholes = []
@@ -119,8 +118,8 @@ def measure(session: Session, context: int, steps: int, repeats: int) -> Step:
 
 
 def render(steps: list[Step]) -> str:
-    """Return the table: a row for each context, beside the first one."""
-    lines = ["| context | step ms | index scores ms | attention ms | the rest, of that at the first |",
+    """Return the table, with a row for each context and its ratio to the first one."""
+    lines = ["| context | step ms | index scores ms | attention ms | rest, relative to the first row |",
              "|---:|---:|---:|---:|---:|"]  # fmt: skip
     for step in steps:
         figures = [step.whole * 1e3, step.parts[INDEX] * 1e3, step.parts[ATTENTION] * 1e3]
@@ -132,10 +131,10 @@ def render(steps: list[Step]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contexts", nargs="+", type=int, default=[4096, 16384, 65536], metavar="N")
-    parser.add_argument("--steps", type=int, default=8, help="decoded in one measurement (8)")
-    parser.add_argument("--repeats", type=int, default=5, help="measurements (5)")
-    parser.add_argument("--threads", type=int, default=None, help="of the interpreter (all processors)")
-    parser.add_argument("--write", type=Path, help="the page whose block to replace")
+    parser.add_argument("--steps", type=int, default=8, help="decode steps of a measurement (8)")
+    parser.add_argument("--repeats", type=int, default=5, help="number of measurements (5)")
+    parser.add_argument("--threads", type=int, default=None, help="threads of the interpreter (all processors)")
+    parser.add_argument("--write", type=Path, help="replace the marked block of a Markdown page")
     words = parser.parse_args()
     room = (words.steps * (words.repeats + 1) + 1 + 1023) // 1024 * 1024
     context = max(words.contexts) + room

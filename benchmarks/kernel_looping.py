@@ -1,10 +1,10 @@
-"""What kernel looping gains on the modelled machine: one decode step of Llama-3.1-8B, from its config, no weights.
+"""Speed-up of kernel looping on the modelled machine, for a decode step of Llama-3.1-8B compiled without weights.
 
     python benchmarks/kernel_looping.py [CONFIG.json] [--context N] [--batch N]
 
-Compiles at -O0 (one kernel per operation), -O1 (fused layers) and -O2 (looped layers), each in a process of its own,
-and times the schedules on 1, 8 and 16 sockets' worth of bandwidth. Prints launches per token, modelled time, share
-of the HBM roofline and speed-ups, beside the published figures (arXiv 2410.23668), and every assumption.
+Compiles at -O0 (one kernel per operation), -O1 (fused layers) and -O2 (looped layers), each in a separate process, and
+models the schedules with the bandwidth of 1, 8 and 16 sockets. Prints launches per token, modelled time, fraction of
+the HBM roofline and speed-ups, the published figures (arXiv 2410.23668), and all assumptions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PUBLISHED = (
 
 
 def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any]:
-    """Compiles in this process; per number of sockets the modelled step, with and without prefetch."""
+    """Compile in this process, and return the modelled step for each number of sockets, with and without prefetch."""
     from sscc.compiler.driver import driver
     from sscc.compiler.options.compile_options import CompileOptions
     from sscc.compiler.tools.inspection.inspection import time_decode
@@ -90,7 +90,7 @@ def main(config: Path, context: int, batch: int) -> int:
 def _print_table(results: list[dict[str, Any]]) -> None:
     looped = next(result for result in results if result["level"] == max(LEVELS))
     print(f"{'sockets':>8}{'level':>7}{'launches':>10}{'ms':>10}{'between launches':>18}{'HBM roofline':>14}", end="")
-    print(f"{'-O2 is faster by':>18}{'no prefetch, ms':>17}")
+    print(f"{'speed-up of -O2':>18}{'no prefetch, ms':>17}")
     for index, sockets in enumerate(SOCKETS):
         for result in results:
             step = result["steps"][index]
@@ -103,9 +103,9 @@ def _print_table(results: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Models a decode step with and without kernel looping.")
+    parser = argparse.ArgumentParser(description="Model a decode step with and without kernel looping.")
     parser.add_argument("config", nargs="?", type=Path, default=CONFIG)
-    parser.add_argument("--context", type=int, default=4096, help="tokens in each slot, all of them kept (4096)")
+    parser.add_argument("--context", type=int, default=4096, help="tokens in each slot, with a full cache (4096)")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--one", type=int, metavar="LEVEL", help="compile at one level and print JSON")
     words = parser.parse_args()

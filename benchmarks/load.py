@@ -1,6 +1,6 @@
-"""Loads a server that speaks OpenAI's protocol with seeded requests, closed-loop or Poisson, and sums up the answers.
+"""Load generator for servers with OpenAI's protocol: seeded requests, closed-loop or Poisson, and their summary.
 
-Requests are prompts of token ids with streamed answers, so that any server of the protocol takes the same ones.
+Prompts are token ids, so that every server with the protocol can answer the same requests. Answers are streamed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from dataclasses import dataclass, field
 import httpx2
 
 MODEL = "model"
-"""What requests call the model."""
+"""Name of the model in requests."""
 FIRST_TOKEN = 10  # the ids below it are special tokens in some vocabularies
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request: a prompt, and how many tokens to answer it with; all of them `answer`, where that is one, so that
-    the client knows them without a tokenizer."""
+    """A request.
+
+    Attributes:
+        prompt: token ids.
+        new_tokens: number of tokens of the answer.
+        answer: token that constrains every token of the answer, so that the client knows them without a tokenizer;
+            None for a free answer.
+    """
 
     prompt: tuple[int, ...]
     new_tokens: int
@@ -34,13 +40,16 @@ class LoadRequest:
 
 @dataclass
 class Answer:
-    """What one request got; times in seconds, `sent` and `ended` since the load began.
+    """Answer to a request, with times in seconds.
 
     Attributes:
-        first: until the first event of the answer.
-        gaps: between its events.
-        tokens: new ones, as the server counts them.
-        cached: tokens of the prompt that the server says it did not prefill again.
+        request: the request.
+        sent, ended: start and end, since the beginning of the load.
+        first: time to the first event of the answer.
+        gaps: times between its events.
+        tokens: number of new tokens that the server reports.
+        cached: number of cached prompt tokens that the server reports.
+        error: error of the request; "" if it succeeded.
     """
 
     request: LoadRequest
@@ -56,7 +65,7 @@ class Answer:
 def make_requests(
     count: int, lengths: tuple[int, int], new_tokens: int, vocabulary: int, seed: int
 ) -> list[LoadRequest]:
-    """Prompts of seeded tokens; lengths are log-uniform within `lengths`, both included."""
+    """Return requests with random prompts, whose lengths are log-uniform from `lengths[0]` to `lengths[1]`."""
     numbers = random.Random(seed)
     low, high = (math.log(length) for length in lengths)
     requests = []
@@ -70,8 +79,8 @@ def make_requests(
 def make_conversations(
     clients: int, turns: int, system: int, message: int, new_tokens: int, vocabulary: int, seed: int
 ) -> list[list[LoadRequest]]:
-    """The requests of each client in turn: `system` tokens that all have in common, then at every turn `message` tokens
-    more, behind all that was asked and answered before."""
+    """Return the requests of each client. The prompts begin with `system` tokens that all clients have in common. Every
+    turn has all earlier messages and answers, and `message` new tokens."""
     numbers = random.Random(seed)
 
     def tokens(count: int) -> tuple[int, ...]:
@@ -90,8 +99,8 @@ def make_conversations(
 
 
 async def converse(url: str, conversations: Sequence[Sequence[LoadRequest]], limit: float) -> list[list[Answer]]:
-    """A client for each conversation: it sends its next request when its last one is answered. Answers as the requests
-    are ordered."""
+    """Run a client for each conversation, which sends a request when the one before is answered. Return the answers in
+    the order of the requests."""
     async with _asking(url, limit) as ask:
 
         async def client(requests: Sequence[LoadRequest]) -> list[Answer]:
@@ -101,7 +110,7 @@ async def converse(url: str, conversations: Sequence[Sequence[LoadRequest]], lim
 
 
 async def closed(url: str, work: Sequence[LoadRequest], clients: int, limit: float) -> list[Answer]:
-    """`clients` clients: each sends its next request when its last one is answered."""
+    """Run clients that each send a request when the one before is answered. Return the answers."""
     waiting = list(reversed(work))
     done: list[Answer] = []
 
@@ -115,7 +124,7 @@ async def closed(url: str, work: Sequence[LoadRequest], clients: int, limit: flo
 
 
 async def poisson(url: str, work: Sequence[LoadRequest], rate: float, seed: int, limit: float) -> list[Answer]:
-    """Requests arrive at `rate` per second, independently of each other and of what the server does."""
+    """Send requests as a Poisson process with `rate` per second. Return the answers."""
     numbers = random.Random(seed)
     async with _asking(url, limit) as ask:
         tasks = []
@@ -127,9 +136,9 @@ async def poisson(url: str, work: Sequence[LoadRequest], rate: float, seed: int,
 
 @asynccontextmanager
 async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[LoadRequest], Awaitable[Answer]]]:
-    """A function that sends a request and reads its answer to the end; an answer may pause for `limit` seconds."""
+    """Yield a function that sends a request and reads its answer, with at most `limit` seconds between events."""
     begin = time.perf_counter()
-    # A connection for each request: some servers close one that was idle, perhaps just when it is used again.
+    # A connection for each request: some servers close idle connections, possibly just when one is reused.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(timeout=limit, limits=limits) as client:
 
@@ -180,8 +189,8 @@ async def _read(client: httpx2.AsyncClient, url: str, answer: Answer, start: flo
 
 @dataclass(frozen=True)
 class Summary:
-    """What a load came to. Rates are per second of its whole time; percentiles are (50th, 90th, 99th), in seconds;
-    `failure` is what the first request that failed got."""
+    """Summary of a load. Rates are per second of its wall time. Times are 50th, 90th and 99th percentiles in seconds.
+    `failure` is the error of the first request that failed."""
 
     requests: int
     failed: int
@@ -195,7 +204,7 @@ class Summary:
 
 
 def summary(answers: Sequence[Answer]) -> Summary:
-    """Raises ValueError where no request succeeded; the message is the first failure."""
+    """Summarise the answers of a load. Raises ValueError with the first error if no request succeeded."""
     good = [answer for answer in answers if not answer.error]
     if not good:
         raise ValueError(answers[0].error if answers else "no requests")
@@ -214,7 +223,7 @@ def summary(answers: Sequence[Answer]) -> Summary:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """50th, 90th and 99th, interpolated; NaN where there are no values."""
+    """Return the 50th, 90th and 99th percentiles, interpolated; NaN without values."""
     if len(values) < 2:
         value = values[0] if values else math.nan
         return value, value, value

@@ -1,12 +1,11 @@
-"""Long answers to short prompts: what a budget of rows costs before a text fills it, and behind that.
+"""Effect of a budget of rows on long answers to short prompts, before and after the text fills it.
 
     python benchmarks/long_answers.py MODEL [--tokens 800] [--budgets 128 256 512 1024] [--json]
 
-A program with a full cache answers each prompt greedily. A program of each budget answers it too, and then reads the
-full cache's answer token by token. The table says at which token the texts part, and in nats how far the next-token
-distributions of the answer are apart (the mean Kullback-Leibler divergence from the full cache's), by where the token
-stands: while prompt and answer fit the budget, and behind. `--label` names the row, so that two versions of sscc can
-be compared.
+A program with a full cache and a program of each budget answer each prompt greedily. The latter then decode the full
+cache's answer token by token. The table has the first token at which the texts differ, and the mean Kullback-Leibler
+divergence of the next-token distributions from the full cache's in nats, for tokens within the budget (prompt and
+answer together) and for later ones. `--label` names the row, to compare two versions of sscc.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class Answered:
-    """One prompt and one budget.
+    """Result of a prompt with a budget.
 
     Attributes:
+        budget: rows of the cache.
         prompt: tokens of the prompt.
-        parts: the answer's first token that is not the full cache's; None where all are.
-        within, behind: mean divergence of tokens while prompt and answer fit the budget, and of those behind; None
-            where there are none.
+        parts: index of the first token that differs from the full cache's answer; None if none does.
+        within, behind: mean divergence of the tokens within the budget, and of later ones; None without any.
     """
 
     budget: int
@@ -56,13 +55,13 @@ class Answered:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities [V] in f64."""
+    """Return the log-probabilities [V] of logits, in f64."""
     shifted = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
 
 
 def read(session: sscc.Session, prompt: list[int], answer: list[int]) -> list[np.ndarray]:
-    """Log-probabilities after the prompt and after every token of an answer but the last one."""
+    """Return the log-probabilities after the prompt, and after every token of an answer except the last."""
     rows = [log_softmax(session.prefill(0, prompt))]
     rows += [log_softmax(session.decode({0: token})[0]) for token in answer[:-1]]
     return rows
@@ -71,7 +70,15 @@ def read(session: sscc.Session, prompt: list[int], answer: list[int]) -> list[np
 def compared(
     session: sscc.Session, budget: int, prompt: list[int], answer: list[int], full: list[np.ndarray]
 ) -> Answered:
-    """Answer a prompt with a budget, and read the full cache's answer."""
+    """Compare a budget with the full cache: its own answer, and its log-probabilities for the full cache's answer.
+
+    Args:
+        session: session of the program with the budget.
+        budget: rows of its cache.
+        prompt: tokens of the prompt.
+        answer: tokens of the full cache's answer.
+        full: the full cache's log-probabilities of `read`.
+    """
     own = list(session.generate(prompt, len(answer), slot=0))
     parts = next((n for n, (a, b) in enumerate(zip(own, answer, strict=False)) if a != b), None)
     rows = read(session, prompt, answer)
@@ -82,7 +89,7 @@ def compared(
 
 
 def prompts(artifact: Artifact, session: sscc.Session) -> list[list[int]]:
-    """The tokens of the prompts, each the first message of a conversation."""
+    """Return the tokens of the prompts, each the first message of a conversation."""
     assert artifact.tokenizer is not None
     template = ChatTemplate.load(artifact.tokenizer, names=artifact.tokenizer_files)
     assert template is not None
@@ -91,7 +98,7 @@ def prompts(artifact: Artifact, session: sscc.Session) -> list[list[int]]:
 
 
 def measured(model: Path, tokens: int, budgets: list[int], context: int) -> list[Answered]:
-    """Every prompt with every budget."""
+    """Return the results of every prompt with every budget."""
     found: list[Answered] = []
     with tempfile.TemporaryDirectory() as name:
 
@@ -114,8 +121,8 @@ def measured(model: Path, tokens: int, budgets: list[int], context: int) -> list
 
 
 def table(found: list[Answered], label: str, tokens: int) -> str:
-    """A row per budget: medians over prompts of where texts part, means of divergences."""
-    lines = ["| sscc | rows | texts as the full cache's | they part at | within the budget, nats | behind it, nats |"]
+    """Return a table with a row per budget: the median of the first differing token, and the mean divergences."""
+    lines = ["| sscc | rows | equal answers | first difference | within the budget, nats | beyond it, nats |"]
     lines.append("|---|---:|---:|---:|---:|---:|")
     for budget in dict.fromkeys(each.budget for each in found):
         rows = [each for each in found if each.budget == budget]
@@ -131,7 +138,7 @@ def table(found: list[Answered], label: str, tokens: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", type=int, default=800, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=800, help="tokens of an answer")
     parser.add_argument("--budgets", type=int, nargs="+", default=[128, 256, 512, 1024])
     parser.add_argument("--max-context", type=int, default=2048)
     parser.add_argument("--label", default="")

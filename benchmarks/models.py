@@ -1,9 +1,9 @@
-"""Models to measure: Llama and Qwen3-MoE shapes with seeded random weights, as a Hugging Face folder and a GGUF file.
+"""Models to measure: Llama and Qwen3-MoE shapes with seeded random weights, as Hugging Face folders and GGUF files.
 
     python benchmarks/models.py [--models NAME ..]
 
-How fast a model decodes depends on its shapes and not on what it learnt, so no model hub is needed. Every file of a
-model is made from the same bf16 weights, once, in `.peers/models/`, which git ignores.
+Speed depends on the shapes and not on the values of the weights, so no trained model is needed. All files of a model
+have the same bf16 weights. They are created once, in `.peers/models/`, which git ignores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """A Llama's sizes; embedding and head are two matrices."""
+    """Sizes of a Llama with separate embedding and head."""
 
     hidden: int
     layers: int
@@ -50,22 +50,22 @@ class LlamaShape:
         return self.hidden // self.heads
 
     def weights_per_step(self, batch: int) -> float:
-        """Matrix elements that a decode step of `batch` tokens reads: all layers and the head. (Of the embedding it
-        reads a row per token.)"""
+        """Return the matrix elements that a decode step of `batch` tokens reads: all layers and the head. It reads only
+        one row of the embedding per token."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * self.head_dim
         return self.layers * (attention + self._feed_forward(batch)) + self.hidden * self.vocab
 
     def _feed_forward(self, batch: int) -> float:
-        """Elements of a layer's feed-forward matrices that a step reads."""
+        """Return the elements of a layer's feed-forward matrices that a step reads."""
         return 3 * self.hidden * self.ffn
 
     @property
     def kv_per_row(self) -> int:
-        """Elements of K and V that one cached position holds, over all layers."""
+        """Elements of K and V per cached position, over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     def config(self) -> dict[str, object]:
-        """Hugging Face's config.json."""
+        """Return the fields of config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -91,14 +91,14 @@ class LlamaShape:
 
 @dataclass(frozen=True)
 class ExpertShape(LlamaShape):
-    """A Qwen3-MoE's sizes: each layer has `experts` feed-forwards of width `ffn`, of which a token goes through
-    `chosen`."""
+    """Sizes of a Qwen3-MoE: each layer has `experts` feed-forward networks of width `ffn`, `chosen` of them per
+    token."""
 
     experts: int = 0
     chosen: int = 0
 
     def _feed_forward(self, batch: int) -> float:
-        """The router and, in the mean over random tokens, the experts that `batch` tokens choose."""
+        """Return the elements of the router and of the mean number of distinct experts of `batch` random tokens."""
         read = ExpertReads(self.experts, self.chosen, batch, nbytes=0).mean
         return self.hidden * self.experts + read * super()._feed_forward(batch)
 
@@ -109,7 +109,7 @@ class ExpertShape(LlamaShape):
             "moe_intermediate_size": self.ffn,
             "num_experts": self.experts,
             "num_experts_per_tok": self.chosen,
-            "norm_topk_prob": True,  # llama.cpp does so, whatever the file says
+            "norm_topk_prob": True,  # as llama.cpp always does
         }
 
 
@@ -140,21 +140,21 @@ class RandomModel(Subject):
 
 
 def checkpoint(name: str, folder: Path = FOLDER) -> Path:
-    """The Hugging Face folder of a model, made if it is not there: config, bf16 safetensors, a tokenizer of numbers.
+    """Return the Hugging Face folder of a model, created if missing: config, bf16 safetensors, a tokenizer of numbers.
 
-    Raises KeyError for a name that is not in MODELS, OSError where the files cannot be written.
+    Raises KeyError for a name that is not in MODELS, and OSError if the files cannot be written.
     """
     return made(folder / name, lambda path: write_checkpoint(MODELS[name], path))
 
 
 def gguf_file(name: str, folder: Path = FOLDER) -> Path:
-    """The same weights as a GGUF file (BF16; the norms F32), made if it is not there."""
+    """Return a GGUF file with the same weights (BF16, norms F32), created if missing."""
     source = checkpoint(name, folder)
     return made(folder / f"{name}.gguf", lambda path: write_gguf(MODELS[name], source, path))
 
 
 def made(path: Path, write: Callable[[Path], None]) -> Path:
-    """Return `path`, which appears only once `write` has written all of it."""
+    """Return a path, created if missing. The path exists only after `write` has finished."""
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         if partial.is_dir():
@@ -166,7 +166,8 @@ def made(path: Path, write: Callable[[Path], None]) -> Path:
 
 
 def tensors(shape: LlamaShape) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and bf16 tensors of the checkpoint, in order: normal with deviation 0.02, the norms' weights one."""
+    """Yield names and bf16 tensors of the checkpoint: normally distributed with deviation 0.02, the norms' weights
+    1."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED)
@@ -200,7 +201,7 @@ def tensors(shape: LlamaShape) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def write_checkpoint(shape: LlamaShape, path: Path) -> None:
-    """Writes the Hugging Face folder `path`."""
+    """Write the Hugging Face folder of a shape."""
     from safetensors.torch import save_file
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -217,8 +218,8 @@ def write_checkpoint(shape: LlamaShape, path: Path) -> None:
 
 
 def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
-    """Writes the weights of a Hugging Face folder as one GGUF file for llama.cpp's architecture `llama` or `qwen3moe`,
-    as its own converter would: norms and routers in F32, the matrices of a layer's experts stacked."""
+    """Write the weights of a Hugging Face folder as a GGUF file for llama.cpp's architecture `llama` or `qwen3moe`,
+    like llama.cpp's converter: norms and routers in F32, the matrices of a layer's experts stacked."""
     import gguf
     import torch
     from safetensors import safe_open
@@ -258,7 +259,7 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
 
 
 class Sizes(Protocol):
-    """Sizes that every architecture has."""
+    """Sizes of every architecture."""
 
     @property
     def hidden(self) -> int: ...
@@ -277,7 +278,7 @@ class Sizes(Protocol):
 
 
 def add_sizes(writer: gguf.GGUFWriter, sizes: Sizes) -> None:
-    """Add the metadata of sizes, and the norms' epsilon."""
+    """Add the sizes and the norms' epsilon to the metadata."""
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.hidden)
     writer.add_block_count(sizes.layers)
@@ -289,7 +290,7 @@ def add_sizes(writer: gguf.GGUFWriter, sizes: Sizes) -> None:
 
 
 def add_number_tokens(writer: gguf.GGUFWriter, vocab: int) -> None:
-    """Add the tokenizer of numbers; without a vocabulary llama.cpp's server ends."""
+    """Add a tokenizer of numbers, because llama.cpp's server does not start without a vocabulary."""
     import gguf
 
     writer.add_tokenizer_model("llama")
@@ -301,8 +302,8 @@ def add_number_tokens(writer: gguf.GGUFWriter, vocab: int) -> None:
 
 
 def _stacked(names: Iterable[str]) -> dict[str, list[str]]:
-    """The tensors that make one of the GGUF file's, by its name without the number of an expert, in these numbers'
-    order."""
+    """Return the tensors that are stacked to one tensor of the GGUF file, in the order of experts, by their name
+    without the number of the expert."""
     numbered: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         module, found, rest = name.partition(".experts.")
@@ -312,12 +313,13 @@ def _stacked(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _interleaved(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Rows in llama.cpp's order: rotary pairs are neighbours there, and half a head apart at Hugging Face."""
+    """Return the rows of a weight in llama.cpp's order, in which rotary pairs are adjacent. In Hugging Face's order
+    they are half a head apart."""
     return weight.reshape(-1, 2, head_dim // 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes models to measure.")
+    parser = argparse.ArgumentParser(description="Create models to measure.")
     parser.add_argument("--models", nargs="+", default=["m125"], choices=MODELS, metavar="NAME", help=", ".join(MODELS))
     for name in parser.parse_args().models:
         print(checkpoint(name))

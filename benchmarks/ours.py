@@ -1,7 +1,7 @@
-"""sscc's own runner: compiles the model for what is asked, and times the session's prefill and decode steps.
+"""sscc's runner: compiles the model for a workload, and times prefill and decode steps of a session.
 
-The compiled programs are kept beside the models, until a source file of sscc is newer. A sequence longer than BUDGET
-tokens keeps BUDGET rows, a shorter one all of its rows.
+Compiled programs are kept beside the models until a source file of sscc is newer. A sequence of more than BUDGET tokens
+keeps BUDGET rows, a shorter one all rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ OPTIONS = {
     "as stored": ("--weights", "reference"),
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
-"""Options of `sscc compile` by the type of the weights; "kv8" stands for int8 rows of the cache."""
+"""Options of `sscc compile` by type of weights. "kv8" stands for int8 cache rows."""
 FASTEST = DEFAULT_BACKEND
-SEED = 20_261_101  # of the tokens of prompts and steps: random ones, because each chooses its own experts
+SEED = 20_261_101  # seed of tokens, which are random so that each chooses different experts
 VOCABULARY = 32_000
 
 
@@ -46,10 +46,10 @@ class Ours(Stepper):
         self._random = Random(SEED)
 
     def session(self, batch: int, tokens: int) -> Session:
-        """An empty session of `batch` slots for sequences of `tokens`; the one before is given up where it differs."""
+        """Return an empty session of `batch` slots for sequences of `tokens` tokens, which replaces a different one."""
         context = max(BUDGET, -(-tokens // 1024) * 1024)
         if self._session is None or self._loaded != (batch, context):
-            self._session = None  # frees its weights before the next ones are loaded
+            self._session = None  # frees the weights before others are loaded
             path = artifact(self.setup.model, self.setup.dtype, batch, context)
             self._session = sscc.load(path, interpreter=FASTEST, threads=self.setup.threads)
             self._loaded = (batch, context)
@@ -68,7 +68,7 @@ class Ours(Stepper):
         self._session.decode({slot: self._random.randrange(VOCABULARY) for slot in range(self._batch)})
 
     def prefill(self, tokens: int) -> float:
-        self.session(1, tokens)  # compiling and loading are not prefill
+        self.session(1, tokens)  # compiling and loading are not timed
         return super().prefill(tokens)
 
     def prompt(self, tokens: int) -> None:
@@ -76,18 +76,18 @@ class Ours(Stepper):
 
 
 def artifact(model: Path, dtype: str, batch: int, context: int) -> Path:
-    """The artifact of a model for `batch` slots and `context` tokens, compiled if it is not there.
+    """Return the artifact of a model for `batch` slots and `context` tokens, compiled if missing.
 
-    Raises subprocess.CalledProcessError where the compiler refuses; its message is on stderr.
+    Raises subprocess.CalledProcessError if the compiler fails; its message is on stderr.
     """
     shape = ("--batch", batch, "--max-context", context, "--kv-budget", BUDGET)
     return compiled(model, f"{dtype}-batch{batch}-context{context}", (*shape, *OPTIONS[dtype]))
 
 
 def compiled(model: Path, name: str, options: Sequence[object]) -> Path:
-    """The artifact of a model for these options of `sscc compile`, made if it is not there or older than a source.
+    """Return the artifact of a model with options of `sscc compile`, compiled if missing or older than a source file.
 
-    Raises subprocess.CalledProcessError where the compiler refuses; its message is on stderr.
+    Raises subprocess.CalledProcessError if the compiler fails; its message is on stderr.
     """
     path = model.with_name(f"{model.name}-sscc-{name}.rdu")
     if not path.exists() or path.stat().st_mtime < _newest_source():
@@ -102,7 +102,7 @@ def compiled(model: Path, name: str, options: Sequence[object]) -> Path:
 
 
 def _newest_source() -> float:
-    """When a source file of sscc was last written, in seconds since the epoch."""
+    """Return the time of the last change of sscc's source files, in seconds since 1970."""
     files = (file for folder in SOURCES for file in (ROOT / folder).rglob("*.py"))
     return max(file.stat().st_mtime for file in files)
 

@@ -1,9 +1,8 @@
-"""Prefill speed of sscc and of its peers, side by side: the same weights, the same threads, repeats interleaved.
+"""Prefill speed of sscc and its peers with equal weights and threads, in interleaved repeats.
 
     python benchmarks/prefill.py [--models m125 m1b] [--only WORD ..] [--write docs/results/speed.md] [--json]
 
-Peers that are not installed are skipped, with the command that installs them. docs/results/speed.md says how to read
-the table.
+Missing peers are skipped, and the command that installs them is printed. docs/results/speed.md explains the table.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ BLOCK = "benchmarks/prefill.py"
 
 
 def main() -> None:
-    options = parser("Measures prompts.")
-    options.add_argument("--tokens", nargs="+", type=int, default=[2048], metavar="N", help="of the prompts (2048)")
+    options = parser("Measure prefill.")
+    options.add_argument("--tokens", nargs="+", type=int, default=[2048], metavar="N", help="prompt lengths (2048)")
     words = options.parse_args()
     report(run(words, [Workload("prefill", 1, count, 1) for count in words.tokens]), words, BLOCK)
 

@@ -1,9 +1,9 @@
-"""Cost of long prompts for other clients: one server, and one that decodes while another one prefills.
+"""Cost of long prompts for other clients, with one server and with separate servers for prefill and decode.
 
     python benchmarks/prefill_split.py [--write docs/results/serving.md]
 
-Each server has one thread and a core of its own. The benchmark measures the first token of a long prompt on idle
-servers, and the time between tokens of clients that stream while long prompts arrive one after another.
+Each server has one thread on its own core. The benchmark measures the time to the first token of a long prompt on idle
+servers, and the time between tokens of streaming clients while long prompts arrive one after another.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Result:
-    """Of one arrangement; times in seconds.
+    """Result of an arrangement of servers, with times in seconds.
 
     Attributes:
-        alone: first tokens of long prompts, with nothing beside them.
-        beside: of those that came while others streamed.
-        gaps: between tokens of the others, while long prompts came.
-        calm: the same, before any came.
-        reading: seconds of a prompt of `alone` that were chunk steps, in the mean.
-        message: bytes of the slot of the longest prompt as it is moved; 0 where none is.
+        alone: times to the first token of long prompts on an idle server.
+        beside: times to the first token of long prompts beside streaming clients.
+        gaps: times between tokens of the streaming clients while long prompts arrive.
+        calm: times between their tokens before any long prompt.
+        reading: mean time of chunk steps of a prompt in `alone`.
+        message: bytes of the longest prompt's slot message; 0 with one server.
     """
 
     alone: Sequence[float]
@@ -57,13 +57,14 @@ class Result:
 
     @property
     def beyond(self) -> float:
-        """Seconds of a long prompt that were no chunk steps: waiting, moving, the first token."""
+        """Mean time of a long prompt outside chunk steps: waiting, transfer, the first token."""
         return statistics.fmean(self.alone) - self.reading
 
 
 @contextmanager
 def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterator[tuple[str, str]]:
-    """The addresses of the server that answers, and of the one that prefills: the same one, or another."""
+    """Start the servers, and yield the URLs of the server that answers and of the one that prefills (possibly the
+    same)."""
 
     def server(name: str, core: int, *options: object) -> Server:
         serve = (sys.executable, "-m", "sscc.compiler.tools.commands.cli", "serve", artifact, "--threads", 1, *options)
@@ -81,20 +82,26 @@ def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterat
 
 
 async def measured(url: str, prefills: str, words: argparse.Namespace) -> Result:
-    """Long prompts one after another, alone and beside clients that stream; `prefills` is where they are prefilled."""
+    """Measure long prompts one after another, alone and beside streaming clients.
+
+    Args:
+        url: URL of the server that answers.
+        prefills: URL of the server that prefills.
+        words: options of the command.
+    """
     vocabulary = models.MODELS[words.model].vocab
     length = (words.prompt, words.prompt)
     first, *alone = load.make_requests(words.repeats + 1, length, 2, vocabulary, SEED)
     streams = load.make_requests(words.streams, (16, 16), words.new_tokens, vocabulary, SEED + 1)
     shorter = load.make_requests(words.streams, (16, 16), words.new_tokens // 4, vocabulary, SEED + 2)
-    await load.closed(url, [first], 1, words.limit)  # the first request also touches the weights
+    await load.closed(url, [first], 1, words.limit)  # warm-up: touches the weights
     before = _totals(prefills)["prefill_seconds"]
     undisturbed = await load.closed(url, alone, 1, words.limit)
     reading = (_totals(prefills)["prefill_seconds"] - before) / len(undisturbed)
     calm = await load.closed(url, shorter, len(shorter), words.limit)
     streaming = asyncio.create_task(load.closed(url, streams, len(streams), words.limit))
     beside: list[Answer] = []
-    for number in itertools.count(SEED + 3):  # no prompt comes twice, because servers remember prompts
+    for number in itertools.count(SEED + 3):  # all prompts differ, because servers cache prompts
         beside += await load.closed(url, load.make_requests(1, length, 2, vocabulary, number), 1, words.limit)
         if streaming.done():
             break
@@ -109,7 +116,7 @@ def _totals(url: str) -> dict[str, float]:
 
 
 def _message_bytes(url: str) -> int:
-    """Of the longest prompt."""
+    """Return the bytes of the slot message of the longest prompt."""
     size: int = httpx2.get(f"{url}/v1/status").json()["slot_message_bytes"]
     return size
 
@@ -130,13 +137,13 @@ def _good(answers: Sequence[Answer]) -> Sequence[Answer]:
 
 
 def render(results: dict[str, Result], words: argparse.Namespace) -> str:
-    """Markdown: a row for each arrangement."""
+    """Return Markdown with a row for each arrangement."""
     lines = [
         f"{table.machine()}; {words.model} in bf16, one thread and one core for each server; prompts of {words.prompt} "
         f"tokens one after another beside {words.streams} clients that stream {words.new_tokens} tokens each. Times in "
         "ms.",
         "",
-        "| servers | long prompt alone, first token | beside the others | between the others' tokens: median / 99th "
+        "| servers | first token, idle server | first token, beside streams | between tokens of streams: median / 99th "
         "percentile | ratio | without long prompts | message |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -151,25 +158,25 @@ def render(results: dict[str, Result], words: argparse.Namespace) -> str:
     one, two = results.values()
     beyond = [1000 * result.beyond for result in (one, two)]
     added = (two.beyond - one.beyond) / statistics.fmean(two.alone)
-    told = (
-        f"Of a long prompt alone {beyond[0]:.0f} and {beyond[1]:.0f} ms are no chunk steps: prefill on another process "
-        f"adds {100 * added:.1f} % to it."
+    note = (
+        f"On idle servers, {beyond[0]:.0f} and {beyond[1]:.0f} ms of a long prompt are outside chunk steps: prefill in "
+        f"another process adds {100 * added:.1f} %."
     )
-    return "\n".join([*lines, "", told]) + "\n"
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One server, and one that decodes while another one prefills.")
+    parser = argparse.ArgumentParser(description="Measure one server, and separate servers for prefill and decode.")
     parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
-    parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="of the server, and the one that prefills")
+    parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="cores of the two servers")
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--streams", type=int, default=2, help="clients that stream (2)")
-    parser.add_argument("--budget", type=int, default=1024, help="rows that a sequence keeps (1024)")
+    parser.add_argument("--streams", type=int, default=2, help="streaming clients (2)")
+    parser.add_argument("--budget", type=int, default=1024, help="cache rows of a sequence (1024)")
     parser.add_argument("--prompt", type=int, default=2048, help="tokens of a long prompt (2048)")
     parser.add_argument("--chunk", type=int, default=64, help="tokens of a prefill step (64)")
-    parser.add_argument("--new-tokens", type=int, default=512, help="of every stream (512)")
-    parser.add_argument("--repeats", type=int, default=5, help="of a long prompt alone (5)")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an answer may pause (600)")
+    parser.add_argument("--new-tokens", type=int, default=512, help="tokens of a stream (512)")
+    parser.add_argument("--repeats", type=int, default=5, help="long prompts on idle servers (5)")
+    parser.add_argument("--limit", type=float, default=600.0, help="maximum seconds between events of an answer (600)")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = parser.parse_args()
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", words.prompt + words.new_tokens)

@@ -1,14 +1,13 @@
-"""Published deployments beside the timing model: the tables of docs/results/published.md.
+"""Comparison of the timing model with published deployments: the tables of docs/results/published.md.
 
     python benchmarks/published.py [--only TABLE ..] [--write docs/results/published.md]
 
-Compiles full configs of benchmarks/configs without weights, in bf16 or with the weights in fp8 that their checkpoints
-have, for ranks that are a socket each (`--tp`), and times decode steps and a prompt by the model. Every figure of the
-machine comes from the description of the node; nothing is chosen for a row. Programs are kept in a temporary folder.
-Takes some minutes and 3 GiB.
+Compiles full configs of benchmarks/configs without weights, in bf16 or with the fp8 weights of their checkpoints, for
+ranks of one socket each (`--tp`), and models decode steps and a prompt. All rows use the figures of the node's machine
+description. Programs are written to a temporary folder. Takes some minutes and 3 GiB.
 
 Sources: kernel looping, arXiv 2410.23668; SnapStream, arXiv 2511.03092; the SN40L, arXiv 2405.07518; one user of
-DeepSeek-R1, the abstract of the talk "SambaNova SN40L: Unleashing Agentic AI with Dataflow" (DAC 62).
+DeepSeek-R1: abstract of the talk "SambaNova SN40L: Unleashing Agentic AI with Dataflow" (DAC 62).
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "configs"
 INSIDE = 0.15
-"""How far from a published figure a row may be."""
+"""Maximum relative difference of a row from its published figure that is not marked."""
 MULTI_TOKEN = 2.4
-"""Tokens a step of DeepSeek-R1: SnapStream scales its rates by it, for prediction of several tokens at a time."""
+"""Tokens per step of DeepSeek-R1. SnapStream scales its rates by this factor, for multi-token prediction."""
 H100_BANDWIDTH = 8 * 3.35e12
-"""Bytes/s of the eight GPUs of a DGX H100, as its vendor publishes it."""
+"""Memory bandwidth of the eight GPUs of a DGX H100 in bytes/s, published by the vendor."""
 H100_SHARE = 0.21
-"""Of it, what decoding reaches there by arXiv 2410.23668."""
+"""Fraction of this bandwidth in decoding, from arXiv 2410.23668."""
 R1, R1_CHUNK = "deepseek-r1", 1024
 R1_LEVEL = 1
-"""Of the published program, whose layers are kernels that are launched one after another."""
+"""-O level of DeepSeek-R1: the layers of the published program are separate launches."""
 R1_KERNELS = 2
-"""A layer of experts, as published."""
+"""Published number of kernels of a layer with experts."""
 BETWEEN_STEPS = 1.8e-4
-"""Seconds from one step of a deployment to the next, which its rates include and kernels' times do not: sampling, text,
-requests. Fitted to one user of Llama-3.1-8B; one value for all deployments."""
+"""Seconds between two steps of a deployment (sampling, text, requests), which are part of its rate but not of kernel
+times. One value for all deployments, fitted to one user of Llama-3.1-8B."""
 FP8 = "e4m3:128:f32"
 UP_TO, OVER = "up to", "over"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What to compile: a config for so many sockets; a cache of `rows` rows of `context` tokens."""
+    """A compilation: a config for a number of sockets, with a cache of `rows` rows for `context` tokens."""
 
     config: str
     sockets: int
@@ -74,7 +73,7 @@ class Setup:
 
 @dataclass
 class Programs:
-    """Programs, each compiled once, on machines whose links are better by a factor."""
+    """Compiled programs, each compiled once, timed on machines with links that are faster by a factor."""
 
     folder: Path
     known: dict[Setup, Artifact] = field(default_factory=dict)
@@ -111,24 +110,24 @@ class Programs:
         return self.known[setup]
 
     def with_links(self, factor: float) -> Programs:
-        """The same programs on machines whose links are better by a factor."""
+        """Return the same programs for machines with links that are faster by a factor."""
         return dataclasses.replace(self, links=factor)
 
     def machine(self, sockets: int) -> Target:
         return with_links(node(sockets), self.links)
 
     def step(self, setup: Setup) -> Timing:
-        """A decode step of slots that are full, whose tokens choose experts independently."""
+        """Return the timing of a decode step with full slots, whose tokens choose experts independently."""
         from sscc.compiler.tools.inspection.inspection import time_decode
 
         return time_decode(self[setup], self.machine(setup.sockets), setup.context, mean_experts=True)
 
     def served(self, setup: Setup) -> float:
-        """Seconds from one decode step of a deployment to the next."""
+        """Return the seconds from one decode step of a deployment to the next."""
         return self.step(setup).seconds + BETWEEN_STEPS
 
     def prompt(self, setup: Setup) -> Timing:
-        """A prompt of the whole context, with links as they are assumed."""
+        """Return the timing of a prompt of the whole context, with the assumed links."""
         from sscc.compiler.tools.inspection.inspection import time_prefill
 
         if setup not in self.prompts:
@@ -137,7 +136,7 @@ class Programs:
 
 
 def node(sockets: int) -> Target:
-    """The machine of so many sockets."""
+    """Return the machine with a number of sockets."""
     from sscc.ir.target import load_target
 
     return load_target("rdu" if sockets == 1 else f"rdu:sn40l-{sockets}")
@@ -145,12 +144,15 @@ def node(sockets: int) -> Target:
 
 @dataclass(frozen=True)
 class Row:
-    """A figure of the model beside a published one.
+    """A modelled figure and the published one.
 
     Attributes:
-        bound: "up to" or "over" where a bound is published, and not a figure.
-        why: what the figure means, or rests on.
-        lacks: what the model lacks, or assumes, that explains a difference; said where the row is outside.
+        what: name of the figure.
+        published, modelled: the two values.
+        unit: their unit.
+        bound: "up to" or "over" if the published figure is a bound; "" otherwise.
+        why: explanation of the figure.
+        lacks: limitation of the model that explains a difference, shown if the row is outside.
     """
 
     what: str
@@ -178,7 +180,7 @@ class Row:
 
 
 def looping(programs: Programs) -> Iterator[Row]:
-    """Llama-3.1-8B, a token of one user, 4096 tokens of context."""
+    """Yield the rows of Llama-3.1-8B, one user, 4096 tokens of context."""
     steps = {
         (sockets, level): programs.step(Setup("llama-3.1-8b", sockets, 4096, 4096, level=level))
         for sockets in (1, 8, 16)
@@ -186,19 +188,19 @@ def looping(programs: Programs) -> Iterator[Row]:
     }
     unfused = programs.step(Setup("llama-3.1-8b", 1, 4096, 4096, level=0))
     looped = steps[8, 2]
-    yield Row("bytes a token", 15.4, 8 * looped.nbytes["hbm"] / 1e9, "GB", why="all ranks together")
-    yield Row("launches a token, looped", 3, len(looped.launches), "")
+    yield Row("bytes per token", 15.4, 8 * looped.nbytes["hbm"] / 1e9, "GB", why="all ranks together")
+    yield Row("launches per token, looped", 3, len(looped.launches), "")
     yield Row(
-        "launches a token, not looped", 800, len(unfused.launches), "",
-        why=f"about 800; a kernel for each operation (`-O0`), and {len(steps[8, 1].launches)} with one for each layer "
-        "(`-O1`): the published baseline, of about 25 kernels a layer, lies between them",
+        "launches per token, not looped", 800, len(unfused.launches), "",
+        why=f"one kernel per operation (`-O0`), against {len(steps[8, 1].launches)} with one per layer (`-O1`); the "
+        "published baseline of about 25 kernels per layer (about 800 in total) lies between them",
     )  # fmt: skip
     gains = {sockets: steps[sockets, 1].seconds / steps[sockets, 2].seconds for sockets in (1, 8, 16)}
     listed = ", ".join(f"{gain:.2f} on {sockets}" for sockets, gain in gains.items())
     yield Row(
         "largest gain of looping", 2.2, max(gains.values()), "x", UP_TO,
         why=f"`-O1` against `-O2`: {listed} sockets. `boundary_seconds`, one value for all rows, is fitted to this "
-        "figure, so it is no finding; up to 2.5 is published where sockets are added",
+        "figure, so the agreement is no evidence; up to 2.5 is published for an increasing number of sockets",
     )  # fmt: skip
     for sockets in (8, 16):
         yield Row(f"HBM roofline, looped, {sockets} sockets", 90, 100 * steps[sockets, 2].roofline_fraction, "%", OVER)
@@ -209,22 +211,22 @@ def looping(programs: Programs) -> Iterator[Row]:
 
 
 def users(programs: Programs) -> Iterator[Row]:
-    """One user of Llama-3.1 on 16 sockets, 8192 tokens of context, bf16."""
+    """Yield the rows of one user of Llama-3.1 on 16 sockets, 8192 tokens of context, bf16."""
     for size, published in (("8b", 1042), ("70b", 457), ("405b", 129)):
         setup = Setup(f"llama-3.1-{size}", 16, 8192, 8192)
         step = programs.step(setup)
         least = step.target.seconds({"hbm": step.nbytes["hbm"]})
-        share = f"at the published rate {100 * published * least:.0f} % of HBM's bandwidth"
-        why = f"{share}; the time between two steps is fitted to this row, so it is no finding"
+        share = f"the published rate is {100 * published * least:.0f} % of HBM's bandwidth"
+        why = f"{share}; the time between two steps is fitted to this row, so the agreement is no evidence"
         if published * least > 1:
-            why = f"{share}: published with speculative decoding, which is not modelled"
+            why = f"{share}, with speculative decoding, which is not modelled"
         yield Row(f"{size.upper()}, tokens/s", published, 1 / programs.served(setup), "", why=why)
         yield Row(f"{size.upper()}, HBM roofline", 85, 100 * step.roofline_fraction, "%", OVER)
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A line of SnapStream's Table 5: sequences at most and tokens/s, with a cache of `rows` rows."""
+    """A line of SnapStream's Table 5: maximum number of sequences and tokens/s, with a cache of `rows` rows."""
 
     context: int
     rows: int
@@ -237,7 +239,7 @@ class Deployment:
 
     @property
     def step(self) -> float:
-        """Seconds of a step."""
+        """Published seconds of a step."""
         return MULTI_TOKEN * self.batch / self.rate
 
     @property
@@ -247,7 +249,7 @@ class Deployment:
 
 
 ONE_USER, ONE_USER_RATE = Setup(R1, 16, 8192, 8192, level=R1_LEVEL, weights=FP8, chunk=R1_CHUNK), 198
-"""One sequence, and how many tokens/s it gets; how long it is was not published."""
+"""One sequence and its tokens/s; its length is not published."""
 DEPLOYMENTS = (
     Deployment(131072, 131072, 16, 434),
     Deployment(131072, 32768, 64, 1832),
@@ -257,7 +259,7 @@ DEPLOYMENTS = (
 
 
 def deployments(programs: Programs) -> Iterator[Row]:
-    """DeepSeek-R1 671B on 16 sockets: weights in fp8, rows in bf16; steps are of the published batch."""
+    """Yield the rows of DeepSeek-R1 671B on 16 sockets: fp8 weights, bf16 rows, steps of the published batch."""
     rates: dict[tuple[int, int], float] = {}
     for one in DEPLOYMENTS:
         step = programs.step(one.setup)
@@ -266,27 +268,27 @@ def deployments(programs: Programs) -> Iterator[Row]:
         seconds = programs.served(one.setup)
         rate = rates[one.context, one.rows] = MULTI_TOKEN * one.batch / seconds
         yield Row(f"{one.name}: largest batch", one.batch, power, "", why=f"a power of two; HBM has room for {most}",
-                  lacks="what else is in main memory, of which nothing is published, is not counted")  # fmt: skip
+                  lacks="other contents of main memory are not published and not counted")  # fmt: skip
         yield Row(f"{one.name}: step", 1e3 * one.step, 1e3 * seconds, "ms",
                   why=f"{100 * step.roofline_fraction:.0f} % of the HBM roofline",
-                  lacks="what keeps published steps at 80 ms whatever is read is not modelled")  # fmt: skip
-        yield Row(f"{one.name}: tokens/s", one.rate, rate, "", lacks="as the step, of as many sequences as published")
+                  lacks="published steps take 78 ms or more for any batch, which is not modelled")  # fmt: skip
+        yield Row(f"{one.name}: tokens/s", one.rate, rate, "", lacks="follows from the step, with the published batch")
     for context, full, rows in ((131072, 131072, 32768), (32768, 32768, 8192)):
         published = {(one.context, one.rows): one.rate for one in DEPLOYMENTS}
         yield Row(f"{context // 1024}k: gain of compression", published[context, rows] / published[context, full],
                   rates[context, rows] / rates[context, full], "x", why="tokens/s",
-                  lacks="published steps do not grow with the batch, modelled ones do")  # fmt: skip
+                  lacks="published steps do not grow with the batch, but modelled steps do")  # fmt: skip
     alone = programs.step(ONE_USER)
     seconds, looped = (programs.served(dataclasses.replace(ONE_USER, level=level)) for level in (R1_LEVEL, 2))
     overhead = (R1_KERNELS - 1) * len(alone.launches) * alone.launch_overhead
     yield Row("one user, tokens/s", ONE_USER_RATE, 1 / seconds, "",
-              why=f"one token a step; {1 / (seconds + overhead):.3g} with {R1_KERNELS} kernels a layer, as published, "
-              f"{1 / looped:.3g} looped")  # fmt: skip
+              why=f"one token per step; {1 / (seconds + overhead):.3g} with the published {R1_KERNELS} kernels a "
+              f"layer, {1 / looped:.3g} looped")  # fmt: skip
 
 
 def largest_batch(artifact: Artifact, target: Target) -> int:
-    """Sequences that a rank's main memory has room for beside weights, what prefill needs, and everything else that the
-    program was compiled with: the caches' bytes are proportional to the batch."""
+    """Return the number of sequences that fit a rank's main memory besides weights, prefill scratch and the program's
+    other tensors. Only caches are proportional to the batch."""
     from sscc.compiler.tools.inspection.inspection import placed_bytes
     from sscc.ir.layer_state.row_streams import CACHES
 
@@ -297,15 +299,15 @@ def largest_batch(artifact: Artifact, target: Target) -> int:
 
 
 def room(programs: Programs) -> str:
-    """For how many sequences main memory has room, by what may be in it that the model does not count."""
+    """Return the table of sequences that fit main memory, under assumptions about its other contents."""
     machine = node(16).of_rank(16)
     main = machine.capacity(machine.main.name)
     counts = {one: largest_batch(programs[one.setup], machine) for one in DEPLOYMENTS}
     free = {one: count * row_bytes(programs[one.setup]) for one, count in counts.items()}
-    # As many as twice the published number must not fit; the published number must.
+    # The published number of sequences must fit, twice that number must not.
     missing = [(f - 2 * one.batch * (f / counts[one]), f - one.batch * (f / counts[one])) for one, f in free.items()]
     at_least, at_most = max(low for low, _ in missing), min(high for _, high in missing)
-    sizes = {"counted": 1.0, "values of 512 numbers beside rows of 576": 1088 / 576, "every row twice": 2.0}
+    sizes = {"counted": 1.0, "with separate values of 512 elements (rows have 576)": 1088 / 576, "every row twice": 2.0}
     lines = [
         f"| rows | {' | '.join(one.name for one in DEPLOYMENTS)} |",
         "|---" + "|---:" * len(DEPLOYMENTS) + "|",
@@ -313,14 +315,14 @@ def room(programs: Programs) -> str:
         *(f"| {name} | {' | '.join(str(int(counts[one] / size)) for one in DEPLOYMENTS)} |"
           for name, size in sizes.items()),
         "",
-        f"The published sequences fit, and twice as many do not, where more than {1e-9 * at_least:.3g} and up to "
-        f"{1e-9 * at_most:.3g} GB of the {1e-9 * main:.3g} GB of a socket are not there for rows.",
+        f"The published number of sequences fits, and twice that number does not, if between {1e-9 * at_least:.3g} and "
+        f"{1e-9 * at_most:.3g} GB of a socket's {1e-9 * main:.3g} GB are not available for rows.",
     ]  # fmt: skip
     return "\n".join(lines)
 
 
 def row_bytes(artifact: Artifact) -> float:
-    """Bytes of a rank's caches for each sequence."""
+    """Return the bytes of a rank's caches per sequence."""
     from sscc.ir.cache_plan import CACHES
 
     program = artifact.program
@@ -329,7 +331,7 @@ def row_bytes(artifact: Artifact) -> float:
 
 
 EXPERTS, CHOSEN, EXPERT_LAYERS, LAYERS = 256, 8, 58, 61
-"""Of DeepSeek-R1."""
+"""Sizes of DeepSeek-R1: experts, experts per token, layers with experts, layers."""
 
 
 def _chosen(setup: Setup) -> float:
@@ -339,24 +341,24 @@ def _chosen(setup: Setup) -> float:
 
 
 EFFECTS: Mapping[str, Callable[[Setup], float]] = {
-    "a step": lambda setup: 1,
-    "a sequence": lambda setup: setup.batch,
-    "a layer's expert that is chosen": _chosen,
-    "a layer's expert, chosen or not": lambda setup: EXPERT_LAYERS * EXPERTS,
-    "a layer's cached row": lambda setup: LAYERS * setup.batch * setup.rows / setup.sockets,
+    "each step": lambda setup: 1,
+    "each sequence": lambda setup: setup.batch,
+    "each chosen expert of a layer": _chosen,
+    "each expert of a layer": lambda setup: EXPERT_LAYERS * EXPERTS,
+    "each cached row of a layer": lambda setup: LAYERS * setup.batch * setup.rows / setup.sockets,
 }
-"""What may take longer than modelled: how many of them a rank's step has."""
+"""Possible causes of additional time, with their number in a rank's step."""
 
 
 def effects(programs: Programs) -> str:
-    """What one more constant would make of the steps of DeepSeek-R1: for each effect the one value that fits all of
-    them best, by the squares of the logarithms, and modelled over published times with it."""
+    """Return a table of DeepSeek-R1's modelled over published step times with one more constant: for each effect, the
+    value with the best fit over all steps (least squares of the logarithms)."""
     published = {"one user": (ONE_USER, 1 / ONE_USER_RATE)} | {one.name: (one.setup, one.step) for one in DEPLOYMENTS}
     steps = {name: programs.served(setup) for name, (setup, _) in published.items()}
     lines = [
-        f"| a constant for | value | {' | '.join(published)} |",
+        f"| constant for | value | {' | '.join(published)} |",
         "|---|---:" + "|---:" * len(published) + "|",
-        f"| nothing | | {' | '.join(f'{steps[name] / step:.2f}' for name, (_, step) in published.items())} |",
+        f"| none | | {' | '.join(f'{steps[name] / step:.2f}' for name, (_, step) in published.items())} |",
     ]
     for effect, count in EFFECTS.items():
         counts = {name: count(setup) for name, (setup, _) in published.items()}
@@ -367,8 +369,12 @@ def effects(programs: Programs) -> str:
 
 
 def fitted(points: Sequence[tuple[float, float, float]]) -> float:
-    """The value v, 0 or more, for which ``modelled + v * count`` comes nearest to what was published, by the squares of
-    the logarithms of their ratios. Points: modelled, count, published."""
+    """Return the v >= 0 for which ``modelled + v * count`` is nearest to the published times, by least squares of the
+    logarithms of their ratios.
+
+    Args:
+        points: triples of modelled time, count and published time.
+    """
 
     def error(value: float) -> float:
         return sum(math.log((modelled + value * count) / published) ** 2 for modelled, count, published in points)
@@ -386,17 +392,15 @@ PREFILL_SHARES = {
     "SnapKV": 2.52,
     "ring": 0.32,
 }
-"""Percent of a layer of experts at 128k, SnapStream's Table 4."""
+"""Percentages of a layer with experts at 128k, from SnapStream's Table 4."""
 PROMPT = DEPLOYMENTS[1].setup
 LACKS = {
-    "output projection": "what it exchanges, in f32, at the assumed bandwidth of links; see below",
-    "experts": f"their weights are read for every chunk of {R1_CHUNK} tokens, in the published kernel once",
-    "attention": "the others' shares are too large; the keys and values of all rows so far are made of latent rows for "
-    "every chunk",
-    "router": "scores are counted at the peak, and putting tokens in order of their experts is not counted",
-    "SnapKV": "scores are counted at the peak, rows that are gathered at HBM's bandwidth, and no kernel's beginning "
-    "and end",
-    "ring": "rows that are gathered are counted at HBM's bandwidth, and no kernel's beginning and end",
+    "output projection": "its sums are exchanged in f32 at the assumed bandwidth of links; see below",
+    "experts": f"their weights are read for every chunk of {R1_CHUNK} tokens, but once in the published kernel",
+    "attention": "the other shares are too large; every chunk expands the keys and values of all earlier latent rows",
+    "router": "scores are modelled at the peak rate, and sorting tokens by experts is not modelled",
+    "SnapKV": "scores are modelled at the peak rate, gathered rows at HBM's bandwidth; launch times are not modelled",
+    "ring": "gathered rows are modelled at HBM's bandwidth; launch times are not modelled",
 }
 KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router", ("gate ", "topk", "mlp.gate.")),
@@ -407,17 +411,17 @@ KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attention", ("latent_chunk_attention",)),
     ("QKV", ("q_", "kv_", "input_layernorm", "self_attn", "table", "hidden", "x")),
 )
-"""Which of the published kernels a stage belongs to, by what its name, or that of what it loads, begins with."""
+"""Published kernels with the prefixes of the names of their stages, or of the values that those load."""
 
 
 def prefill(programs: Programs) -> Iterator[Row]:
-    """A prompt of 131072 tokens of DeepSeek-R1 on 16 sockets: shares of a layer of experts."""
+    """Yield the rows of a prompt of 131072 tokens of DeepSeek-R1 on 16 sockets: shares of a layer with experts."""
     shares = kernel_shares(layer_of_experts(programs.prompt(PROMPT)), programs.machine(1))
     for name, share in PREFILL_SHARES.items():
         lacks = LACKS.get(name, "")
         if name == "QKV":
             ratios = (each[name] / each["attention"] for each in (shares, PREFILL_SHARES))
-            lacks = "as attention, of which it is {:.3f}, published {:.3f}".format(*ratios)
+            lacks = "as for attention, of which it is {:.3f} (published: {:.3f})".format(*ratios)
         yield Row(name, share, shares[name], "%", lacks=lacks)
 
 
@@ -425,10 +429,10 @@ CHUNKS = (128, 256, 512, 640, 1024)
 
 
 def chunks(programs: Programs) -> str:
-    """How long the prompt takes in chunks of other sizes, and what of it memory and links would take alone."""
+    """Return the table of the prompt's time by chunk size, with the times of memory and links alone."""
     lines = [
-        "| tokens a chunk | prompt, s | HBM, s | links, s | on the chip, MB | of the time of a layer of experts, "
-        "its busiest stage works |",
+        "| tokens per chunk | prompt, s | HBM, s | links, s | on-chip memory, MB | busiest stage of a layer with "
+        "experts |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
     for chunk in CHUNKS:
@@ -445,13 +449,13 @@ def chunks(programs: Programs) -> str:
 
 
 def layer_of_experts(timing: Timing) -> Sequence[PipelineTiming]:
-    """The last layers' kernel of a prompt."""
+    """Return the pipelines of the kernel of a prompt's last layers, which have experts."""
     return next(launch.kernel for launch in reversed(timing.launches) if len(launch.kernel.pipelines) > 1).pipelines
 
 
 def kernel_shares(pipelines: Sequence[PipelineTiming], target: Target) -> Mapping[str, float]:
-    """Percent that the published kernels take, were they to run one after another on a whole socket: each the longest
-    of its arithmetic, its bytes from a memory and what it exchanges."""
+    """Return the percentages of the published kernels if they ran one after another on a whole socket. The time of each
+    is the maximum of its times of arithmetic, of each memory and of exchanges."""
     units = target.units.pcus.value
     bandwidth = {tier.name: target.bandwidth(tier.name) for tier in target.levels}
     bandwidth |= {link.name: link.bandwidth.value for link in target.links}
@@ -466,7 +470,7 @@ def kernel_shares(pipelines: Sequence[PipelineTiming], target: Target) -> Mappin
 
 
 def kernel_of(stage: str) -> str:
-    """The published kernel that a stage is a part of. Raises ValueError where no name of `KERNELS` fits."""
+    """Return the published kernel of a stage. Raises ValueError if no prefix of `KERNELS` matches."""
     name = stage.removeprefix("load ").removeprefix("store ")
     for kernel, prefixes in KERNELS:
         if name.startswith(prefixes):
@@ -475,7 +479,7 @@ def kernel_of(stage: str) -> str:
 
 
 LINKS = (0.4, 0.5, 1.0, 2.0, 4.0)
-"""By what factors links are better than assumed: times their bandwidth, and divided by it their latency."""
+"""Factors by which links are faster than assumed: multiplied with the bandwidth, divided into the latency."""
 LINKED = {
     "Llama-3.1-8B, 8 sockets, 4k": Setup("llama-3.1-8b", 8, 4096, 4096),
     "Llama-3.1-8B, 16 sockets, 4k": Setup("llama-3.1-8b", 16, 4096, 4096),
@@ -486,17 +490,17 @@ LINKED = {
 COMPARED: Mapping[str, Callable[[Programs], Iterator[Row]]] = {
     "looping": looping, "users": users, "deployments": deployments, "prefill": prefill
 }  # fmt: skip
-"""The tables of rows beside published ones."""
+"""Tables with published figures."""
 
 
 def links(programs: Programs) -> str:
-    """How long steps take where links between sockets are worse and better than assumed, and how near all rows are."""
+    """Return the table of step times with slower and faster links between sockets, and of the fit of all rows."""
     (link,) = node(16).links
     assumed = [f"{figure.value * scale:g} {unit}" for figure, scale, unit in _link_figures(link)]
     by_factor = [programs.with_links(factor) for factor in (*LINKS, 1e12)]
     lines = [
-        f"Steps in ms, with links of so many times the assumed {assumed[0]} and latencies of as small a part of the "
-        f"assumed {assumed[1]}, and with links that take no time.\n",
+        f"Steps in ms. Links are faster than the assumed {assumed[0]} and {assumed[1]} by a factor, which multiplies "
+        "the bandwidth and divides the latency; the last column is without their time.\n",
         f"| | {' | '.join(f'{factor:g}x' for factor in LINKS)} | no time |",
         "|---" + "|---:" * (len(LINKS) + 1) + "|",
     ]
@@ -511,24 +515,25 @@ def links(programs: Programs) -> str:
         lines.append(f"| {heading} (published {published}) | {' | '.join(f'{row.modelled:.3g}' for row in shown)} |")
     flat = [[row for table in each.values() for row in table] for each in rows]
     inside = (str(sum(row.inside for row in each)) for each in flat)
-    lines.append(f"| rows inside, of {len(flat[0])} | {' | '.join(inside)} |")
-    lines.append(f"| how far off, in the mean of rows | {' | '.join(f'{distance(each):.2f} x' for each in flat)} |")
+    lines.append(f"| rows within 15 %, of {len(flat[0])} | {' | '.join(inside)} |")
+    lines.append(f"| mean factor off | {' | '.join(f'{distance(each):.2f} x' for each in flat)} |")
     return "\n".join(lines)
 
 
 def distance(rows: Sequence[Row]) -> float:
-    """By what factor rows are off in the mean, as the root of the mean square of their logarithms; 1 where none is."""
+    """Return the mean factor between modelled and published figures (root mean square of the logarithms); 1 if all are
+    equal."""
     off = [0.0 if row.bound and row.inside else math.log(row.ratio) for row in rows]
     return math.exp(math.sqrt(sum(each**2 for each in off) / len(off)))
 
 
 def exchanges(programs: Programs) -> str:
-    """What sums over ranks take of a step, and what other ways of taking them could gain at most."""
+    """Return the table of the time of sums over ranks in a step, and of possible savings."""
     lines = [
-        "Milliseconds of a step; of it, how long stages that exchange are busy, in tiles or whole; the step with sums "
-        "of bf16 (`--tp-sums model`); and how much shorter a step could be at most if what is added to a sum, and the "
-        "norm after it, were computed on each rank's part alone.\n",
-        "| step | takes | exchanging in tiles | whole | with sums of bf16 | less by norms on parts |",
+        "Milliseconds of a step; the busy time of its exchanging stages, which exchange tiles or whole values; the "
+        "step with bf16 sums (`--tp-sums model`); and the maximum saving if each rank computed the addition and the "
+        "norm after a sum for its part only.\n",
+        "| step | time | exchange of tiles | exchange of whole values | time with bf16 sums | saving by split norms |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, setup in LINKED.items():
@@ -542,8 +547,8 @@ def exchanges(programs: Programs) -> str:
 
 
 def exchange_seconds(pipeline: PipelineTiming, target: Target, sockets: int) -> Counter[str]:
-    """Of one execution of a pipeline: how long stages are busy that exchange `tiles`, or `whole` values; and what
-    `norms` on each rank's part would save."""
+    """Return times of one execution of a pipeline: busy seconds of stages that exchange "tiles" or "whole" values, and
+    seconds saved if each rank computed "norms" for its part only."""
     (link,) = target.links
     seconds = Counter[str]()
     for stage in pipeline.stages:
@@ -561,7 +566,7 @@ def _link_figures(link: SocketLink) -> Iterator[tuple[Figure, float, str]]:
 
 
 def with_links(target: Target, factor: float) -> Target:
-    """The machine with links that are better by a factor."""
+    """Return the machine with links that are faster by a factor."""
     better = []
     for link in target.links:
         bandwidth = dataclasses.replace(link.bandwidth, value=link.bandwidth.value * factor)
@@ -574,7 +579,7 @@ def with_links(target: Target, factor: float) -> Target:
 
 
 def table(make: Callable[[Programs], Iterator[Row]]) -> Callable[[Programs], str]:
-    """Rows as Markdown; outside are those that are further away than `INSIDE`."""
+    """Return a function that renders rows as Markdown. Rows that differ by more than `INSIDE` are marked as outside."""
 
     def rendered(programs: Programs) -> str:
         rows = list(make(programs))
@@ -601,20 +606,20 @@ TABLES: Mapping[str, Callable[[Programs], str]] = {
 
 
 def figures() -> str:
-    """What the tables rest on: every figure of the machine that is not published."""
+    """Return the table of the assumptions: the figures of the machine that are not published."""
     kept = [(name, figure) for name, figure in node(16).figures.items() if figure.origin != "published"]
     kept.insert(0, ("hbm.bandwidth", node(16).figures["hbm.bandwidth"]))
     lines = ["| figure | value | origin | |", "|---|---:|---|---|"]
     for name, figure in kept:
         lines.append(f"| `{name}` | {figure.value:g} {figure.unit} | {figure.origin} | {figure.note} |")
-    note = "of all deployments' rates; fitted to one user of Llama-3.1-8B"
+    note = "part of the rates of all deployments; fitted to one user of Llama-3.1-8B"
     lines.append(f"| between two steps | {BETWEEN_STEPS:g} s | fitted | {note} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Models published deployments.")
-    parser.add_argument("--only", nargs="+", metavar="TABLE", choices=TABLES, help=f"of {', '.join(TABLES)}")
+    parser = argparse.ArgumentParser(description="Compare the timing model with published deployments.")
+    parser.add_argument("--only", nargs="+", metavar="TABLE", choices=TABLES, help=f"tables: {', '.join(TABLES)}")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked blocks of a Markdown page")
     words = parser.parse_args()
     logging.getLogger("sscc").setLevel(logging.ERROR)

@@ -2,11 +2,10 @@
 
     python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/results/quality.md]
 
-Everything goes to .demo/quality: the models (from the package index, see fetch_demo_model.py and fetch_qwen.py), the
-text for perplexity (RULER's essays, out of its wheel), and a folder of `sscc eval` for each table. What is there
-already is not done again, so a run that was ended goes on, and more examples are added to those there are. A model that
-cannot be had is left out, with a line that says so. The table of kvpress needs
-`python benchmarks/peers/install.py kvpress`.
+The folder .demo/quality has the models (from the package index, see fetch_demo_model.py and fetch_qwen.py), the text
+for perplexity (RULER's essays, from its wheel), and a results folder of `sscc eval` for each table. Existing results
+are reused: an interrupted run continues, and a larger --examples adds to them. Tables of a model that cannot be
+downloaded are skipped with a message. The table of kvpress needs `python benchmarks/peers/install.py kvpress`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ESSAYS_SHA256 = "8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d
 
 @dataclass(frozen=True)
 class EvalRun:
-    """A table: the options of `sscc eval`, and how many examples it has by default."""
+    """A table: the model, the options of `sscc eval`, and the default number of examples."""
 
     model: str
     options: str
@@ -172,7 +171,7 @@ RUNS = {
 
 
 def model(name: str) -> Path:
-    """The checkpoint, fetched and packed once. Raises subprocess.CalledProcessError where it cannot be had."""
+    """Return the checkpoint, downloaded and packed once. Raises subprocess.CalledProcessError if the download fails."""
     if name == "tiny":
         return TINY
     script = {"smollm2": ROOT / "examples" / "fetch_demo_model.py", "qwen": ROOT / "benchmarks" / "fetch_qwen.py"}[name]
@@ -183,13 +182,13 @@ def model(name: str) -> Path:
 
 
 def gguf(script: Path) -> Path:
-    """Runs a script that fetches a model, and returns the path that it prints."""
+    """Run a script that downloads a model, and return the path that it prints."""
     done = subprocess.run([sys.executable, script, FOLDER], check=True, stdout=subprocess.PIPE, text=True)
     return Path(done.stdout.strip())
 
 
 def essays() -> Path:
-    """RULER's essays as text. Raises FetchError where they cannot be had."""
+    """Return the file with RULER's essays. Raises FetchError if the download fails."""
     path = FOLDER / "essays.txt"
     if not path.exists():
         path.write_text(json.loads(fetch(FOLDER / "essays.json", ESSAYS_SHA256, [ESSAYS]).read_text())["text"])
@@ -197,7 +196,7 @@ def essays() -> Path:
 
 
 def tiny_queries() -> Path:
-    """The fixed queries of the tiny model, as tokens."""
+    """Return the file with the fixed queries of the tiny model, as tokens."""
     from tests.models.tiny.task import fixed_queries
 
     path = FOLDER / "recall.jsonl"
@@ -213,7 +212,7 @@ def sscc(*words: str) -> None:
 
 
 def draft() -> Path:
-    """A program of SmolLM2 that scores prompts, compiled once."""
+    """Return a program of SmolLM2 that scores prompts, compiled once."""
     path = FOLDER / "smollm2-draft.rdu"
     if not path.exists():
         cache = ("--kv-rows", "indexed", "--kv-budget", "2048", "--max-context", "8192")
@@ -223,7 +222,7 @@ def draft() -> Path:
 
 
 def evaluate(name: str, examples: int | None, threads: int) -> Path:
-    """Runs `sscc eval` for a table. Returns its folder."""
+    """Run `sscc eval` for a table, and return its folder."""
     run, output = RUNS[name], FOLDER / name
     made = {"{tiny}": tiny_queries, "{essays}": essays, "{draft}": draft}
     options = [str(made[word]()) if word in made else word for word in run.options.split()]
@@ -233,7 +232,7 @@ def evaluate(name: str, examples: int | None, threads: int) -> Path:
 
 
 def outside(output: Path, threads: int) -> str:
-    """kvpress's scores beside those of a folder."""
+    """Return a table of kvpress's scores and those of a results folder."""
     python, scores_file = PEERS / "kvpress" / "bin" / "python", output / "kvpress.json"
     if not python.exists():
         raise FileNotFoundError("kvpress is not installed: python benchmarks/peers/install.py kvpress")
@@ -244,7 +243,7 @@ def outside(output: Path, threads: int) -> str:
 
 
 def block(output: Path) -> str:
-    """The tables of a report, without its heading and the words between them."""
+    """Return the tables of a report, without headings and text."""
     lines = (output / "report.md").read_text().splitlines()
     kept = "\n".join(line for line in lines if line.startswith("|") or not line).strip()
     return re.sub(r"\n{3,}", "\n\n", kept)
@@ -253,7 +252,7 @@ def block(output: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure quality and write the tables of docs/results/quality.md.")
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
-    parser.add_argument("--examples", type=int, metavar="N", help="instead of each table's own number")
+    parser.add_argument("--examples", type=int, metavar="N", help="examples per table (default: each table's number)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables in a Markdown page")
     words = parser.parse_args()
@@ -262,7 +261,7 @@ def main() -> None:
             output = evaluate(name, words.examples, words.threads)
             text = outside(output, words.threads) if name == "kvpress" else block(output)
         except (subprocess.CalledProcessError, FetchError, FileNotFoundError) as error:
-            print(f"quality: {name} is left out: {error}", file=sys.stderr)
+            print(f"quality: {name} is skipped: {error}", file=sys.stderr)
             continue
         print(f"## {name}\n\n{text}\n")
         if words.write is not None:

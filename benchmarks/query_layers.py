@@ -1,13 +1,13 @@
-"""Which layers and heads miss what, where each step's query chooses the rows that it attends to.
+"""Loss by layers and heads when each decode step's query selects the rows that it attends to.
 
     python benchmarks/query_layers.py [--topk 108] [--bits 2] [--group 3] [--examples N]
       [--write docs/results/quality.md]
 
-Windows of running text, as the runs `smollm2-query-perplexity*` of quality.py have them: a part that is prefilled, and
-the tokens after it, each of which chooses. What a step does is a mask over the attention of the whole window, so one
-forward pass of the model, eager and in f32, is all steps at once. It runs with all layers choosing, with the layers of
-one group alone, and with none, and says how much perplexity each costs. With all layers choosing, it also counts the
-share of each head's softmax that lies on rows that were not chosen.
+The inputs are windows of text as in the runs `smollm2-query-perplexity*` of quality.py: a prefilled part, and tokens
+that each select rows. Selection is a mask over the attention of the window, so one forward pass of the model (eager,
+f32) computes all decode steps. The model runs with selection in all layers, in one group of layers only, and in none,
+to find the loss of each in nats. With selection in all layers, the mean share of each head's softmax on unselected rows
+is measured, too.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from sscc.compiler.tools.quality.perplexity import perplexity_examples
 from sscc.ir.geometry import Geometry, Span
 
 SHOWN = 6
-"""Layers and heads of the largest missed share that the report names."""
+"""Number of layers and heads with the largest missed share in the report."""
 
 
 @dataclass
 class Choosing:
-    """An observer in which the last `scored` positions of some layers see only the rows that they choose.
+    """An attention observer with which the last `scored` positions of some layers attend only to rows that they select.
 
     Attributes:
-        g: sinks, ring, and how many rows are chosen.
-        bits: of landmarks.
-        layers: which layers choose.
-        missed: per layer that chose, the softmax's share on rows not chosen, in the mean of positions: [H], by call.
+        g: sinks, ring and number of selected rows.
+        bits: bits per landmark element.
+        scored: number of positions that select.
+        layers: layers that select.
+        missed: mean share of the softmax on unselected rows, [H] per call, by layer.
     """
 
     g: Geometry
@@ -61,14 +62,14 @@ class Choosing:
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
-        assert softmax == PLAIN, "of the model that is measured"
+        assert softmax == PLAIN, "the measured model has a plain softmax"
         out = causal_attention(q[0], k[0], v[0], scale, window)
         if layer in self.layers:
             out[:, -self.scored :] = self._choose(q, k, v, layer, scale)
         return out[None]
 
     def _choose(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
-        """The attention of the last positions, each a sequence of its own: [H, scored, Dv]."""
+        """Return the attention of the last positions, each as a separate sequence: [H, scored, Dv]."""
         count, g = k.shape[2], self.g
         queries = q[0, :, -self.scored :].transpose(0, 1)
         live = torch.arange(count - self.scored + 1, count + 1)
@@ -86,16 +87,16 @@ class Choosing:
 
 
 def loss(decoder: PreTrainedModel, example: Example, observer: Choosing) -> float:
-    """Nats per token over the continuation of a window."""
+    """Return the nats per token of the continuation of a window."""
     tokens = torch.tensor([[*example.prompt, *example.continuation]])
-    # The last prompt token predicts the first one of the continuation; it is no step, and attends to all rows.
+    # The last prompt token, which is no decode step and attends to all rows, predicts the first token.
     with torch.no_grad(), observing(observer), context_limit(tokens.shape[1]):
         logits = decoder(input_ids=tokens, use_cache=False, logits_to_keep=len(example.continuation) + 1).logits
     return float(torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, -len(example.continuation) :]))
 
 
 def load(path: Path) -> tuple[PreTrainedModel, Tokenizer]:
-    """A checkpoint as a model in f32 that attends through our operator, and its tokenizer."""
+    """Return a checkpoint as an f32 model that uses sscc's attention operator, and its tokenizer."""
     checkpoint = open_checkpoint(path)
     assert checkpoint.config is not None
     decoder = build_model(checkpoint.config, torch.float32)
@@ -107,8 +108,9 @@ def load(path: Path) -> tuple[PreTrainedModel, Tokenizer]:
 
 
 def report(differences: dict[str, Tensor], missed: Tensor) -> str:
-    """Markdown: nats per token lost by the layers of each row, and who misses most."""
-    rows = ["| layers that choose | nats per token above all rows |", "| --- | ---: |"]
+    """Return Markdown: the loss in nats per token by group of layers, and the layers and heads with the largest share
+    on unselected rows."""
+    rows = ["| layers that select | nats per token above all rows |", "| --- | ---: |"]
     for name, values in differences.items():
         error = values.std() / len(values) ** 0.5
         rows.append(f"| {name} | {values.mean():+.4f} +- {error:.4f} |")
@@ -120,20 +122,20 @@ def report(differences: dict[str, Tensor], missed: Tensor) -> str:
         [
             *rows,
             "",
-            f"Share of the softmax on rows not chosen: {missed.mean():.1%} in the mean of all heads; most in layers "
+            f"Share of the softmax on unselected rows: mean of all heads {missed.mean():.1%}; largest in layers "
             f"{worst}; heads (layer.head) {named}.",
         ]
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Says which layers and heads lose by choosing rows.")
-    parser.add_argument("--topk", type=int, default=108, help="rows that a step chooses besides sinks and ring")
+    parser = argparse.ArgumentParser(description="Measure the loss of selection by layers and heads.")
+    parser.add_argument("--topk", type=int, default=108, help="selected rows of a step, besides sinks and ring")
     parser.add_argument("--recent", type=int, default=16)
     parser.add_argument("--bits", type=int, default=2)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--scored", type=int, default=128)
-    parser.add_argument("--group", type=int, default=3, help="neighbouring layers that choose together")
+    parser.add_argument("--group", type=int, default=3, help="number of adjacent layers that select together")
     parser.add_argument("--examples", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the table in a Markdown page")

@@ -1,13 +1,13 @@
-"""Decode steps whose queries choose their rows, beside SnapStream with as many rows and the full cache.
+"""Time of decode steps with selection by query, with SnapStream of the same budget, and with the full cache.
 
     python benchmarks/query_selection.py [MODEL] [--cases 1x16384 1x65536 8x65536] [--threads 2] [--steps 64] \
       [--folder FOLDER] [--write docs/results/speed.md]
 
-A case is BATCHxCONTEXT, MODEL a name of `models.py` or a folder. Caches are not filled by a prompt but with random
-bytes that stand for small numbers, which takes a second instead of minutes and costs a step the same; slots stand at
-the end of the context. Prints milliseconds of the median and the fastest step, what its bytes allow, and where a step
-whose query chooses spends its time. llama.cpp reads its prompt, so that only the cases of `--peer-cases` are asked of
-it; it is left out where it is not installed, or MODEL is a folder.
+A case is BATCHxCONTEXT, MODEL is a name of `models.py` or a folder. Caches are filled with random bytes of small
+numbers instead of a prompt, which takes a second instead of minutes and does not change the time of a step. Slots are
+at the end of the context. Prints the milliseconds of the median and the fastest step, the limit set by their bytes, and
+the parts of a step with selection by query. llama.cpp has to prefill its prompt, so it runs the cases of `--peer-cases`
+only; it is skipped if it is not installed, or if MODEL is a folder.
 """
 
 from __future__ import annotations
@@ -42,26 +42,34 @@ MODEL = "m125-long"
 BUDGET = 1024
 TOKEN = 5
 BURST = 4
-PEER_LIMIT = 600.0  # seconds; most of them read the prompt
+PEER_LIMIT = 600.0  # seconds, most of them for prefill
 POLICIES = {
     "snapstream": ("--kv-budget", str(BUDGET)),
     "query": ("--kv-budget", str(BUDGET), "--kv-policy", "query"),
     "full": ("--kv-budget", "CONTEXT"),
 }
 PHASES = {
-    4: ("scoring", "choosing", "attention", "merging"),
-    2: ("scoring and choosing", "attention"),
+    4: ("scoring", "selection", "attention", "merging"),
+    2: ("scoring and selection", "attention"),
 }
-"""Of the stage of attention, by how many there are: where there are slots and heads enough, a unit does what takes two
-phases elsewhere. Where not, who scores a slot and KV head alone chooses in the phase of scoring too, so that there is
-left for the second one only what several threads have scored."""
+"""Names of the phases of the attention stage, by their number. With enough slots and heads, one unit of work does what
+otherwise takes two phases. With fewer, a thread that scores a slot and KV head alone also selects in the scoring phase,
+and the selection phase is left with those that several threads have scored."""
 
 
 @dataclass
 class Measured:
-    """What was measured of a case: seconds of steps by policy, sorted, and bytes that a step reads; seconds of the
-    parts of a step whose query chooses; bytes/s that memory was read with before and after; seconds of a step of
-    llama.cpp, and its name."""
+    """Measurements of a case.
+
+    Attributes:
+        case: BATCHxCONTEXT.
+        threads: threads of the interpreter.
+        steps: sorted seconds of steps, by policy.
+        nbytes: bytes that a step reads, by policy.
+        parts: seconds of the parts of a step with selection by query.
+        bandwidth: read bandwidth in bytes/s, measured before and after.
+        peer: seconds of a step of llama.cpp, by its name and version.
+    """
 
     case: str
     threads: int
@@ -73,7 +81,7 @@ class Measured:
 
 
 def compiled(model: Path, policy: str, batch: int, context: int, folder: Path, dtype: str) -> Path:
-    """The program of a case. Raises SystemExit where the compiler refuses."""
+    """Return the compiled program of a case. Raises SystemExit if the compiler fails."""
     path = folder / f"{model.name}-{dtype}-{policy}-{batch}x{context}.rdu"
     shape = ["--batch", str(batch), "--max-context", str(context), "--dtype", dtype, "--weights", "reference"]
     words = [word.replace("CONTEXT", str(context)) for word in POLICIES[policy]]
@@ -83,7 +91,7 @@ def compiled(model: Path, policy: str, batch: int, context: int, folder: Path, d
 
 
 def fill(session: Session, length: int) -> None:
-    """Random numbers in every state, and all slots at position `length`."""
+    """Fill every state with random numbers, and set all slots to position `length`."""
     random = np.random.default_rng(0)
     states = [tensor for tensor in session.interpreter.program.tensors if tensor.role == "state"]
     pieces = {
@@ -107,7 +115,7 @@ def fill(session: Session, length: int) -> None:
 
 
 def decode(session: Session) -> float:
-    """Seconds of a step of all slots."""
+    """Return the seconds of a decode step of all slots."""
     tokens = dict.fromkeys(range(session.signature.batch), TOKEN)
     start = perf_counter()
     session.decode(tokens)
@@ -115,8 +123,8 @@ def decode(session: Session) -> float:
 
 
 def interleaved(sessions: Sequence[Session], count: int) -> list[list[float]]:
-    """Seconds of `count` steps of all slots of each session, sorted. Sessions take turns, `BURST` steps each, the first
-    of which warms up."""
+    """Return the sorted seconds of `count` steps of all slots of each session. Sessions take turns of `BURST` steps,
+    the first of which is a warm-up."""
     times: list[list[float]] = [[] for _ in sessions]
     while len(times[-1]) < count:
         for session, found in zip(sessions, times, strict=True):
@@ -125,10 +133,10 @@ def interleaved(sessions: Sequence[Session], count: int) -> list[list[float]]:
 
 
 def parts(session: Session) -> dict[str, float]:
-    """Seconds that a step spends in each phase of attention, waiting at barriers, and elsewhere, of the thread that it
-    takes longest there: the least of `BURST` steps.
+    """Return the seconds of a step in each phase of attention, at barriers and elsewhere: each the maximum over
+    threads, for the fastest of `BURST` steps.
 
-    Raises ValueError where attention's phases are not those of a query that chooses.
+    Raises ValueError if the phases of attention are not those of selection by query.
     """
     core, best = session.interpreter.core, dict[str, float]()
     for _ in range(BURST):
@@ -156,14 +164,14 @@ def _parts_of(events: Sequence[tuple[int, int, int, int]], labels: Sequence[str]
                 spent["everything else" if label >= 0 else "barriers"] += (end - start) / 1e9
         names = PHASES.get(len(attention) // layers)
         if names is None or len(attention) % layers:
-            raise ValueError(f"{len(attention)} runs of attention in {layers} layers are no phases that are known")
+            raise ValueError(f"{len(attention)} runs of attention in {layers} layers match no known phases")
         threads[thread] = {name: sum(attention[i :: len(names)]) for i, name in enumerate(names)} | spent
     return {name: max(spent[name] for spent in threads.values()) for name in threads[0]}
 
 
 def step_bytes(shape: models.LlamaShape, session: Session, context: int, dtype: str) -> float:
-    """Bytes that a decode step cannot avoid to read: weights once, and of each slot the rows that it attends to, and
-    the landmarks of those that it chooses among."""
+    """Return the bytes that a decode step must read: the weights once, and for each slot the rows that it attends to
+    and the landmarks that it scores."""
     g, size = session.signature.geometry, {"bf16": 2, "f32": 4}[dtype]
     heads = shape.layers * shape.kv_heads
     slot = min(context, g.sink + g.recent + g.topk) * heads * 2 * shape.head_dim * size
@@ -174,15 +182,15 @@ def step_bytes(shape: models.LlamaShape, session: Session, context: int, dtype: 
 
 
 def shape_of(folder: Path) -> models.LlamaShape:
-    """The sizes of a Llama, by its config."""
+    """Return the sizes of a Llama from its config."""
     config = json.loads((folder / "config.json").read_text())
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
     return models.LlamaShape(*(config[name] for name in names), config["vocab_size"])
 
 
 def peer_step(model: str, batch: int, context: int, steps: int, threads: int) -> dict[str, float]:
-    """Seconds of a step of llama.cpp with its full cache, by its name and version; empty where it is not installed or
-    cannot."""
+    """Return the seconds of a step of llama.cpp with its full cache, by its name and version; empty if it is not
+    installed or fails."""
     peer = next(peer for peer in PEERS if peer.name == "llama.cpp")
     if peer.missing():
         print(peer.missing(), file=sys.stderr)
@@ -218,7 +226,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Measured]:
 def _measured(
     case: str, threads: int, paths: dict[str, Path], shape: models.LlamaShape, options: argparse.Namespace
 ) -> Measured:
-    """A case without llama.cpp; on return its caches are gone."""
+    """Measure a case with sscc. Its caches are freed on return."""
     context, read = int(case.split("x")[1]), native_bandwidth(threads)
     sessions = {policy: sscc.load(path, threads=threads) for policy, path in paths.items()}
     for session in sessions.values():
@@ -230,13 +238,13 @@ def _measured(
     return Measured(case, threads, steps, nbytes, parts(sessions["query"]) if "query" in sessions else {}, bandwidth)
 
 
-# ----------------------------------------------------------------------------------------------------- the tables
+# --------------------------------------------------------------------------------------------------------- tables
 
 
 def render(results: Sequence[Measured], policies: Sequence[str], model: str) -> str:
-    """Markdown: a table of steps, and one of the parts of those whose query chooses."""
+    """Return Markdown: a table of steps, and one of the parts of steps with selection by query."""
     heads = ["case", "threads", *(f"{name}, ms" for name in policies)]
-    heads += [f"query, times {other}'s speed" for other in policies if other != "query" and "query" in policies]
+    heads += [f"query, speed-up over {other}" for other in policies if other != "query" and "query" in policies]
     heads += [*(["llama.cpp, ms"] if any(result.peer for result in results) else []), "read GB/s"]
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     for result in results:
@@ -246,15 +254,15 @@ def render(results: Sequence[Measured], policies: Sequence[str], model: str) -> 
             cells.append(", ".join(_milliseconds(seconds) for seconds in result.peer.values()))
         lines.append(_line([*cells, f"{result.bandwidth / 1e9:.0f}"]))
     heading = (
-        f"{table.machine()}; {model}, budget {BUDGET}; a step of all slots, the median, in brackets the best and the "
-        "share of the read bandwidth that the bytes of the median come to. Speeds are of medians, in brackets what "
-        "bytes alone allow."
+        f"{table.machine()}; {model}, budget {BUDGET}; median step of all slots, in brackets the fastest step and "
+        "the fraction of the read bandwidth in the median. Speed-ups are ratios of medians, in brackets the ratios of "
+        "bytes."
     )
     parts_of = [result for result in results if result.parts]
     if parts_of:
         names = list(dict.fromkeys(name for result in parts_of for name in result.parts))
         names = sorted(names, key=lambda name: name in ("barriers", "everything else"))
-        lines += ["", "Parts of a step whose query chooses, in ms of the thread that takes longest there:", ""]
+        lines += ["", "Parts of a step with selection by query, in ms of the slowest thread of each part:", ""]
         lines += [_line(["case", "threads", *names]), _line(["---", *["---:"] * (len(names) + 1)])]
         for result in parts_of:
             cells = [_milliseconds(result.parts[name]) if name in result.parts else "" for name in names]
@@ -285,14 +293,14 @@ def _speed(result: Measured, other: str) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default=MODEL, help=f"a name, or a folder ({MODEL})")
+    parser.add_argument("model", nargs="?", default=MODEL, help=f"name or folder ({MODEL})")
     parser.add_argument("--cases", nargs="+", default=["1x16384", "1x65536", "8x65536"], metavar="BATCHxCONTEXT")
     parser.add_argument("--peer-cases", nargs="*", default=["1x16384"], metavar="BATCHxCONTEXT", help="for llama.cpp")
     parser.add_argument("--threads", nargs="+", type=int, default=[2])
     parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), default=list(POLICIES))
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f32"))
     parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--folder", type=Path, help="where programs are kept, and taken from where they are there")
+    parser.add_argument("--folder", type=Path, help="folder in which programs are kept and reused")
     parser.add_argument("--write", type=Path, metavar="PAGE", help=f"replace the block {BLOCK!r} of a Markdown page")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:

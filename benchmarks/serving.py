@@ -1,9 +1,10 @@
-"""What a fixed KV budget buys a server: the same load, the same bytes of KV, over HTTP.
+"""Serving throughput with a fixed KV budget and with full caches: equal load and equal bytes of KV, over HTTP.
 
     python benchmarks/serving.py [--rates R ..] [--write docs/results/serving.md] [--json]
 
-Three servers in turn: sscc with a compressed cache, sscc with a full cache (fewer sequences fit into the same bytes),
-and llama.cpp's llama-server with as many. docs/results/serving.md says how to read the table.
+Three servers run in turn: sscc with a compressed cache, sscc with a full cache (of which fewer sequences fit the same
+bytes), and llama.cpp's llama-server with the same number of sequences as that. docs/results/serving.md explains the
+table.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from benchmarks.ours import compiled
 from benchmarks.peers.llama import TOOLS
 
 RunningLoad = Coroutine[Any, Any, list[Answer]]
-"""A load under way."""
+"""A running load."""
 
 BLOCK = "benchmarks/serving.py"
 SEED = 7
-CHUNK = 64  # tokens of a prefill step: what the other sequences wait for
-START_LIMIT = 600.0  # seconds until a server answers: sscc may compile first
+CHUNK = 64  # tokens of a prefill step, for which other sequences wait
+START_LIMIT = 600.0  # seconds until a server answers; sscc may have to compile
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server to load: its row in the table, and its command for a port."""
+    """A server to measure: its row in the table, and its command for a port."""
 
     name: str
     slots: int
@@ -55,12 +56,13 @@ class Server:
 
     @property
     def kv_rows(self) -> int:
-        """Rows of K and V of all its sequences together, per layer and KV head."""
+        """Cache rows of all sequences, per layer and KV head."""
         return self.slots * self.rows
 
 
 def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
-    """The three, with the same KV rows in all: `slots` sequences of `budget` rows, or fewer of all their rows."""
+    """Return the three servers with equal totals of KV rows: `slots` sequences of `budget` rows, or fewer with full
+    caches."""
     context, slots = words.max_context, words.slots
     full = max(1, slots * words.budget // context)
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context, "--prefill-chunk", CHUNK)
@@ -88,9 +90,9 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
 
 @contextmanager
 def running(server: Server, threads: int) -> Iterator[str]:
-    """The address of the started server, which answers; it ends with the block.
+    """Start a server for the duration of the block, and yield its URL once it answers.
 
-    Raises RuntimeError with the last line of its log where it ends or does not answer.
+    Raises RuntimeError with the last line of its log if it ends or does not answer.
     """
     with tempfile.TemporaryFile("w+") as log:
         (port,) = free_ports(1)
@@ -110,8 +112,8 @@ def running(server: Server, threads: int) -> Iterator[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, below those that the system gives to whoever asks for any: a server's own processes do,
-    many of them, between this and the use of these."""
+    """Return free ports below the ephemeral range, because a server's own processes may take ephemeral ports before
+    these are used."""
     ports: list[int] = []
     for port in range(20000, 30000):
         with socket.socket() as probe, suppress(OSError):
@@ -133,14 +135,14 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
         time.sleep(0.1)
     log.seek(0)
     lines = log.read().strip().splitlines()
-    raise RuntimeError(f"{process.args}: no answer; it says: {lines[-1] if lines else 'nothing'}")
+    raise RuntimeError(f"{process.args}: no answer; last line of its log: {lines[-1] if lines else 'none'}")
 
 
 def measure(server: Server, words: argparse.Namespace) -> dict[str, Summary]:
-    """The server under every load: closed-loop, then each Poisson rate."""
+    """Return the summaries of a server under every load: closed-loop, then each Poisson rate."""
     results: dict[str, Summary] = {}
     with running(server, words.threads) as url:
-        _run(load.closed(url, _work(words, 0)[:1], 1, words.limit))  # the first request also touches the weights
+        _run(load.closed(url, _work(words, 0)[:1], 1, words.limit))  # warm-up: touches the weights
         for name, running_load in _loads(url, words):
             results[name] = load.summary(_run(running_load))
             shown = results[name]
@@ -155,7 +157,7 @@ def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, RunningLo
 
 
 def _work(words: argparse.Namespace, number: int) -> list[LoadRequest]:
-    """The requests of a load; no prompt comes twice, because servers remember prompts."""
+    """Return the requests of a load. All prompts differ, because servers cache prompts."""
     low, high = words.lengths
     vocabulary = models.MODELS[words.model].vocab
     return load.make_requests(words.requests, (low, high), words.new_tokens, vocabulary, SEED + number)
@@ -166,7 +168,7 @@ def _run(running_load: RunningLoad) -> list[Answer]:
 
 
 def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace, bandwidth: float) -> str:
-    """Markdown: a row per server and load."""
+    """Return Markdown with a row per server and load."""
     low, high = words.lengths
     lines = [
         f"{table.machine()}, {bandwidth / 1e9:.0f} GB/s; {words.model} in bf16, {words.threads} threads; "
@@ -189,26 +191,26 @@ def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace,
 
 
 def times(values: tuple[float, float, float]) -> str:
-    """In ms, median / 90th / 99th percentile."""
+    """Return median, 90th and 99th percentile as text, in ms."""
     return " / ".join(f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:.0f}" for value in values)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Loads servers that have the same bytes of KV.")
+    parser = argparse.ArgumentParser(description="Measure servers with equal bytes of KV under load.")
     parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--slots", type=int, default=8, help="sequences of the compressed cache, and clients (8)")
-    parser.add_argument("--budget", type=int, default=1024, help="rows that each of them keeps (1024)")
-    parser.add_argument("--max-context", type=int, default=4096, help="of a sequence, and rows of a full cache (4096)")
-    parser.add_argument("--lengths", type=int, nargs=2, default=(64, 3584), help="of prompts (64 3584)")
-    parser.add_argument("--new-tokens", type=int, default=256, help="of every answer (256)")
+    parser.add_argument("--slots", type=int, default=8, help="sequences with a compressed cache, and clients (8)")
+    parser.add_argument("--budget", type=int, default=1024, help="rows of a compressed cache (1024)")
+    parser.add_argument("--max-context", type=int, default=4096, help="context, and rows of a full cache (4096)")
+    parser.add_argument("--lengths", type=int, nargs=2, default=(64, 3584), help="range of prompt lengths (64 3584)")
+    parser.add_argument("--new-tokens", type=int, default=256, help="tokens of an answer (256)")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--rates", type=float, nargs="*", default=(0.5,), help="Poisson arrivals per second (0.5)")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an answer may pause (600)")
+    parser.add_argument("--limit", type=float, default=600.0, help="maximum seconds between events of an answer (600)")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="servers whose name contains a WORD")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
-    parser.add_argument("--block", default=BLOCK, metavar="NAME", help="of the page")
+    parser.add_argument("--block", default=BLOCK, metavar="NAME", help="name of the block")
     words = parser.parse_args()
     bandwidth = native_bandwidth(words.threads)()
     results: dict[Server, dict[str, Summary]] = {}

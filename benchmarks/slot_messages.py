@@ -1,9 +1,9 @@
-"""What a prompt's slot takes when it goes from a prefill server to a decode server, beside an uncompressed cache.
+"""Bytes of a prompt's slot message from a prefill server to a decode server, and of an uncompressed cache.
 
     python benchmarks/slot_messages.py [--write docs/results/serving.md]
 
-Compiles full configs of benchmarks/configs without weights and reads the sizes off their programs, as
-`sscc inspect --json` does (`slot_message_bytes`, `full_slot_bytes`). Nothing is measured.
+Compiles full configs of benchmarks/configs without weights, and reads the sizes from their programs like
+`sscc inspect --json` (`slot_message_bytes`, `full_slot_bytes`). Nothing is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True)
 class Setup:
-    """A config, the tokens of the prompt, and what is kept of them."""
+    """A config, the tokens of the prompt, and the rows of its cache."""
 
     config: str
     context: int
@@ -56,7 +56,7 @@ SETUPS = (
 
 
 def compiled(setup: Setup, output: Path) -> Artifact:
-    """The program, without weights."""
+    """Return the program, compiled without weights."""
     print(f"compiling {setup}", file=sys.stderr, flush=True)
     compile_model(
         CompileOptions(
@@ -75,7 +75,7 @@ def compiled(setup: Setup, output: Path) -> Artifact:
 
 
 def rows() -> Iterator[str]:
-    """The table's."""
+    """Yield the rows of the table."""
     for setup in SETUPS:
         with tempfile.TemporaryDirectory() as folder:
             artifact = compiled(setup, Path(folder) / "model.rdu")
@@ -86,7 +86,7 @@ def rows() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Bytes of slots that go from one server to another.")
+    parser = argparse.ArgumentParser(description="Compute the bytes of slot messages between servers.")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = parser.parse_args()
     head = "| config, bf16 | kept | tokens of the prompt | message | full cache | ratio |"

@@ -1,12 +1,12 @@
-"""Time to the first token of a long prompt, whole and as a draft shortens it.
+"""Time to the first token of a long prompt, whole and shortened by a draft.
 
     python benchmarks/speculative_prefill.py [--model qwen] [--draft smollm2] [--tokens 8000]
         [--write docs/results/speed.md]
 
-The models are those of docs/results/quality.md, which have two tokenizers, or dense shapes with random weights
-(benchmarks/models.py), which have one: how long a prompt takes depends on shapes alone. In each repeat the whole prompt
-is read, then the draft scores it, then what it keeps is read, for each share. Beside the ratio stands the one that
-operations allow: those of reading the whole prompt, by those of the draft's reading and of reading the rest.
+The models are those of docs/results/quality.md, with two tokenizers, or dense shapes with random weights
+(benchmarks/models.py), with one; the time depends on shapes only. Each repeat prefills the whole prompt, scores it with
+the draft, and prefills the kept part for each fraction. The table has the measured speed-up and the ratio of
+operations: those of the whole prompt, divided by those of the draft and of the kept part.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TARGET, DRAFT = ("--kv-budget", "1024"), ("--kv-rows", "indexed", "--kv-budget",
 
 @dataclass
 class Times:
-    """Seconds of every repeat, and tokens that are read."""
+    """Seconds of every repeat, and prefilled tokens."""
 
     tokens: int
     seconds: list[float] = field(default_factory=list)
@@ -60,15 +60,15 @@ class Times:
 
 
 def artifact(name: str, context: int, cache: Sequence[str]) -> Path:
-    """A compiled model, which is kept."""
+    """Return a compiled model, compiled once."""
     source = quality.model(name) if name in LEARNED else models.checkpoint(name)
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context)
     return compiled(source, "-".join(("prefill", str(context), *cache[1::2])), (*shape, *cache))
 
 
 def operations(program: Artifact, tokens: int) -> float:
-    """Of a prompt of so many tokens: two for each weight that every token meets, and four for each pair of positions,
-    head and number of a head's width."""
+    """Return the operations of a prompt: two per token and matrix element, and four per pair of positions, head and
+    element of a head."""
     s = program.signature
     weights = [tensor for tensor in program.program.tensors if tensor.role == "weight" and len(tensor.shape) > 1]
     met = sum(math.prod(tensor.shape) for tensor in weights if s.vocab_size not in tensor.shape)
@@ -77,7 +77,7 @@ def operations(program: Artifact, tokens: int) -> float:
 
 
 def measured(words: argparse.Namespace) -> str:
-    """Markdown: a row for the whole prompt, and one for each share of it."""
+    """Return Markdown with a row for the whole prompt, and one for each fraction."""
     context = words.tokens + ROOM
     paths = artifact(words.model, context, TARGET), artifact(words.draft, context, DRAFT)
     programs = [Artifact.load(path) for path in paths]
@@ -103,7 +103,7 @@ def measured(words: argparse.Namespace) -> str:
 
 
 def prose(tokens: int, sessions: Sequence[Session]) -> str:
-    """Text of at most so many tokens of each."""
+    """Return a text of at most `tokens` tokens in the tokenizers of all sessions."""
 
     def count(text: str) -> int:
         return max(len(encode(session.tokenizer, text)) for session in sessions)
@@ -126,7 +126,7 @@ def render(
         f"{table.machine()}, {words.threads} threads; {words.draft} drafts for {words.model}, both bf16; "
         f"{whole.tokens} tokens of {words.model}, {scoring.tokens} of {words.draft}; medians of {words.repeats}.",
         "",
-        "| prompt | tokens read | draft, s | prefill, s | first token, s | times as fast | by operations |",
+        "| prompt | prefilled tokens | draft, s | prefill, s | first token, s | speed-up | ratio of operations |",
         "|---|---:|---:|---:|---:|---:|---:|",
         f"| whole | {whole.tokens} | | {whole.median:.2f} | {whole.median:.2f} | 1 | 1 |",
     ]
@@ -136,23 +136,23 @@ def render(
         cells = [f"keep {keep:g}", str(part.tokens), f"{scoring.median:.2f}", f"{part.median:.2f}", f"{first:.2f}"]
         lines.append("| " + " | ".join([*cells, f"{whole.median / first:.2f}", f"{bound:.2f}"]) + " |")
     share = reading / all_of_it
-    lines += ["", f"The draft's reading is {share:.2f} of the operations of the whole prompt's."]
+    lines += ["", f"The draft has {share:.2f} of the operations of the whole prompt."]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time to the first token, whole prompts and shortened ones.")
+    parser = argparse.ArgumentParser(description="Measure the time to the first token of whole and shortened prompts.")
     names = (*LEARNED, *DENSE)
-    parser.add_argument("--model", default="qwen", choices=names, help="that answers (qwen)")
-    parser.add_argument("--draft", default="smollm2", choices=names, help="that scores (smollm2)")
-    parser.add_argument("--tokens", type=int, default=8000, help="of the prompt (8000)")
+    parser.add_argument("--model", default="qwen", choices=names, help="model that answers (qwen)")
+    parser.add_argument("--draft", default="smollm2", choices=names, help="model that scores (smollm2)")
+    parser.add_argument("--tokens", type=int, default=8000, help="tokens of the prompt (8000)")
     parser.add_argument("--keeps", type=float, nargs="+", default=KEEPS, metavar="SHARE")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = parser.parse_args()
     if (words.model in LEARNED) != (words.draft in LEARNED):
-        parser.error("models with random weights read numbers, and the others text: take two of a kind")
+        parser.error("--model and --draft must both have random weights, or both be trained models")
     text = measured(words)
     print(text)
     if words.write:

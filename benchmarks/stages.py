@@ -1,11 +1,11 @@
-"""How fast generated products run on this machine, beside what a streaming read and the arithmetic allow.
+"""Speed of generated matrix products on this machine, compared with a streaming read.
 
     python benchmarks/stages.py [--megabytes 256] [--seconds 0.3] [--only gemv|gemm] [--dtypes bf16,f32,int8,int4,Q4_K]
 
-One thread. Each shape is run over many copies of its weights in turn, `megabytes` in all, so that a product of few rows
-reads them from memory; the best of the calls, each of at least 4 MiB of weights, counts. GB/s are of the packed weights
-read once (scales included), GFLOP/s of two operations per multiply-add. Quantized weights of any format, by its name,
-are multiplied by rows of bf16. Prints a table.
+Products run on one thread over many copies of their weights, `megabytes` in total, so that a product of few rows reads
+them from memory. A call reads at least 4 MiB of weights; the fastest call counts. GB/s count the packed weights
+(including scales) once, GFLOP/s two operations per multiply-add. Quantized weights of any format, given by name, are
+multiplied with bf16 rows. Prints a table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _CALL_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """out[m, n] = a[m, k] b[n, k] with f32 results; `dtype` is that of b, and of a where b is not quantised."""
+    """A product out[m, n] = a[m, k] b[n, k] with f32 results. `dtype` is the dtype of b, and of a unless b is
+    quantized."""
 
     dtype: str
     m: int
@@ -51,17 +52,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of one product, and the bytes of its packed weights."""
+    """Seconds of a product, and the bytes of its packed weights."""
 
     seconds: float
     nbytes: int
 
 
 class AlignedBytes:
-    """Memory whose first byte is at the start of a cache line."""
+    """Memory that begins at a cache line."""
 
     def __init__(self, nbytes: int) -> None:
-        # The bytes 0x3F read as 0.75 in bf16 and f32. They are written so that the array has pages of its own.
+        # Bytes of 0x3F are about 0.75 in bf16 and f32. They are written so that the pages of the array are allocated.
         self._held = np.full(nbytes + LINE, 0x3F, np.uint8)
         start = -self._held.ctypes.data % LINE
         self.bytes: npt.NDArray[np.uint8] = self._held[start : start + nbytes]
@@ -69,7 +70,7 @@ class AlignedBytes:
 
 
 def measure(case: Case, weights: AlignedBytes, seconds: float, features: Features) -> Measured:
-    """The best time of a call, per product; calls go through the copies for about `seconds`."""
+    """Return the fastest time of a product; calls iterate over the copies for about `seconds`."""
     panels: Panels | QuantisedPanels
     if case.dtype in PLAIN:
         panels = Panels(case.n, case.k, case.dtype, case.k, 1)
@@ -112,10 +113,10 @@ def cases(only: str, dtypes: Iterable[str]) -> Iterator[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=256, help="weights that a pass reads")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long each shape is repeated")
-    parser.add_argument("--only", choices=["gemv", "gemm"], default="", help="one half of the table")
-    parser.add_argument("--dtypes", default="bf16,f32,int8,int4", help="of the weights")
+    parser.add_argument("--megabytes", type=int, default=256, help="total size of the copies of weights")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds of measurement per shape")
+    parser.add_argument("--only", choices=["gemv", "gemm"], default="", help="measure one half of the table")
+    parser.add_argument("--dtypes", default="bf16,f32,int8,int4", help="dtypes of the weights")
     options = parser.parse_args()
     chosen = list(cases(options.only, options.dtypes.split(",")))
     largest = max(case.n * case.k * (4 if case.dtype == "f32" else 2) for case in chosen)

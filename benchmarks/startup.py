@@ -1,9 +1,9 @@
-"""How long `sscc run` takes from the start of its process to the first token, and how long it takes to do nothing.
+"""Time of `sscc run` from the start of its process to the first token, and of `sscc --version`.
 
     python benchmarks/startup.py [--model NAME] [--interpreter NAME] [--write docs/results/speed.md] [--json]
 
-The artifact is compiled as users compile it, weights inside. The prompt is one token, so that prefill is short; the
-process is timed from outside until it has ended.
+The artifact is compiled with its weights inside. The prompt is one token, so that prefill is short. The time includes
+the end of the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SSCC = (sys.executable, "-m", "sscc.compiler.tools.commands.cli")
 
 
 def compiled(name: str) -> Path:
-    """The model's artifact, compiled anew: bf16, 1024 rows, its weights inside."""
+    """Compile a model and return its artifact: bf16, 1024 rows, weights inside."""
     path = models.FOLDER / f"{name}-startup.rdu"
     shutil.rmtree(path, ignore_errors=True)
     command = (*SSCC, "compile", models.checkpoint(name), "--target", "rdu", "-o", path, "--dtype", "bf16", "-q")
@@ -37,14 +37,14 @@ def compiled(name: str) -> Path:
 
 
 def seconds(command: list[str]) -> float:
-    """Wall seconds of a process, from its start to its end. Raises subprocess.CalledProcessError where it fails."""
+    """Return the wall seconds of a process. Raises subprocess.CalledProcessError if it fails."""
     start = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - start
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Measures the start of sscc run.")
+    options = argparse.ArgumentParser(description="Measure the start of sscc run.")
     options.add_argument("--model", default="m125", choices=models.MODELS)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--interpreter", default=FASTEST)

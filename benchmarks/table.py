@@ -1,4 +1,4 @@
-"""Writes results into a Markdown page: one table per model, a row per peer and type, a column per workload."""
+"""Tables of results in Markdown pages: one per model, with a row per peer and dtype and a column per workload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = 1e9
 
 
 def render(results: Sequence[PeerResult], skipped: Sequence[str], heading: str) -> str:
-    """Markdown: `heading`, a table for every model, then why cells and peers are missing."""
+    """Return Markdown: the heading, a table for every model, and notes on missing cells and peers."""
     parts = [heading]
     for model in dict.fromkeys(result.model for result in results):
         parts.append(_table(model, [result for result in results if result.model == model]))
@@ -21,7 +21,7 @@ def render(results: Sequence[PeerResult], skipped: Sequence[str], heading: str) 
 
 
 def notes(results: Sequence[PeerResult], skipped: Sequence[str]) -> list[str]:
-    """Return paragraphs: why cells and peers are missing, and the versions of the peers."""
+    """Return paragraphs on missing cells and peers, and on the versions of the peers."""
     failures = [result for result in results if result.error]
     missing = [f"{result.peer} {result.dtype}, {result.workload.label}: {result.error}" for result in failures]
     missing = [*dict.fromkeys([*missing, *skipped])]
@@ -49,7 +49,7 @@ def _table(model: str, results: Sequence[PeerResult]) -> str:
 
 
 def cell(result: PeerResult | None) -> str:
-    """Return the median tokens per second, the best repeat, and the share of the read bandwidth."""
+    """Return the text of a cell: median tokens per second, best repeat, and fraction of the read bandwidth."""
     if result is None or not result.seconds:
         return ""
     text = f"{_figure(result.rate)} (best {_figure(result.best)}"
@@ -70,7 +70,7 @@ def _figure(value: float) -> str:
 
 
 def machine() -> str:
-    """The processor as Linux names it, what it can do with small types, and how many of it this process may use."""
+    """Return Linux's name of the processor, its extensions for small dtypes, and the number of usable processors."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -84,9 +84,9 @@ def machine() -> str:
 
 
 def replace_block(page: str, name: str, text: str) -> str:
-    """`page` with `text` between its lines `<!-- NAME: begin -->` and `<!-- NAME: end -->`, which stay.
+    """Return a page with another text between its lines `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
 
-    Raises ValueError where the page does not have the two lines once, in this order.
+    Raises ValueError unless the page has each of the two lines once, in this order.
     """
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, opening, rest = page.partition(begin)

@@ -134,8 +134,8 @@ def _command_line() -> Iterator[str]:
             yield "\n".join([f"| {'' if plain else group.title} | |", "|---|---|", *map(_argument, actions)])
     yield "## Deployment files"
     yield (
-        "Options of a [fleet](../fleet.md), by their names and without dashes, beside `artifact` and the options of "
-        "`sscc serve`, each of one replica."
+        "Options under `args` of a [fleet](../fleet.md)'s deployment file, besides `artifact` and the options of "
+        "`sscc serve`, which apply to each replica. Names have no dashes."
     )
     rows = [f"| `{flag_of(name)[2:]}` | {_cell(text)} |" for name, _, text in described_fields(FleetOptions)]
     yield "\n".join(["| | |", "|---|---|", *rows])

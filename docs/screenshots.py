@@ -2,8 +2,8 @@
 
     python docs/screenshots.py PAGE.html [--server OUT.rdu] [--folder FOLDER]
 
-PAGE.html is the report of small.rdu in docs/tour.md, written with --ir-dir and --prompt-file; OUT.rdu is served.rdu of
-the same page, and is served on a free port for the screenshot. Needs playwright (the extra `test`), matplotlib's Pillow
+PAGE.html is the report of small.rdu in docs/tour.md, written with --ir-dir and --prompt-file. OUT.rdu is served.rdu of
+the same page, which the script serves on a free port. Needs playwright (the extra `test`), matplotlib's Pillow
 (the extra `eval`), and Debian's chromium.
 """
 
@@ -29,7 +29,7 @@ PICTURES = (
     ("kept-light", "light", WIDTH, "#kept", 520),
 )
 """Name, color scheme, window width, CSS selector, and the largest height in pixels."""
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of Italy?"
 LONG_QUESTION = "Tell me a story about the sea."
 ANSWER_SECONDS = 60
 WATCHED_SECONDS = 3
@@ -39,12 +39,12 @@ WATCHED_SECONDS = 3
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take the screenshots of docs/images.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="also take the server's page of this artifact")
+    parser.add_argument("--server", type=Path, metavar="OUT.rdu", help="also take the server's page with this artifact")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "images")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
-        sys.exit("there is no chromium on the PATH")
+        sys.exit("chromium is not on the PATH")
     from playwright.sync_api import sync_playwright
 
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _section(
 
 
 def _server(browser: Any, url: str, path: Path) -> None:
-    """Take the page while it answers a second question."""
+    """Take a screenshot of the page during its second answer."""
     tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark")
     tab.goto(url)
     tab.wait_for_selector("#state.ok")
@@ -87,12 +87,12 @@ def _server(browser: Any, url: str, path: Path) -> None:
 
 
 def _taken(tab: Any, path: Path, **options: Any) -> None:
-    """Save a screenshot with 128 colors, a third of the size."""
+    """Save a screenshot with 256 colors, which makes it smaller. Small areas, as in legends, keep their colors."""
     from PIL import Image
 
     tab.screenshot(path=path, **options)
     with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(path, optimize=True)
     print(f"{path}: {path.stat().st_size} bytes")
     tab.close()

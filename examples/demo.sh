@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The demo (`make demo`): compiles a small real model twice and asks each for a pass key that an 814-token prompt hides.
-# Both caches have 512 rows and cannot hold the prompt; the one with top-K finds the key, the one without has lost it.
-# Needs `sscc` on the PATH; keeps everything in .demo/ of the repository, and may be run again.
+# The demo (`make demo`) compiles a small real model twice and asks for a pass key that is hidden in an 814-token prompt.
+# Both caches have 512 rows, too few for the prompt. With top-K the key is found, without top-K it is lost.
+# Needs `sscc` on the PATH. Files are kept in .demo/ of the repository and reused by later runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Threads that wait for each other sleep instead of spinning: many times faster where other programs run too.
+# Waiting threads sleep instead of spinning, which is many times faster if other programs run.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 prompt=examples/passkey.txt
@@ -28,21 +28,21 @@ say "A small real model: SmolLM2-135M-Instruct"
 model=$(python examples/fetch_demo_model.py .demo)
 echo "$model" >&2
 
-say "512 rows a layer and head: 4 sinks, the 64 newest tokens, and 444 that the prompt's end attends to most"
+say "512 rows per layer and KV head: 4 sinks, the 64 most recent tokens, and the 444 with most attention at the end"
 show sscc compile "$model" --target rdu -o .demo/smollm2.rdu --max-context 1024 \
     --kv-sink 4 --kv-recent 64 --kv-topk 444 --save-golden --golden-prompt-file "$prompt" --golden-tokens 8
 
-say "The prompt says what the pass key is about 500 tokens before it asks"
+say "The pass key is about 500 tokens before the question"
 ask .demo/smollm2.rdu
-grep -q "$key" .demo/answer.txt || { say "FAILED: with top-K the answer must hold $key"; exit 1; }
+grep -q "$key" .demo/answer.txt || { say "FAILED: with top-K the answer must contain $key"; exit 1; }
 
-say "Every layer's cache and selection, and the logits, against eager PyTorch"
+say "Compare every layer's cache and selection, and the logits, with eager PyTorch"
 show sscc run .demo/smollm2.rdu --check
 
-say "The same 512 rows without top-K: sinks and the newest 500 tokens (weights stay in the model's file)"
+say "512 rows without top-K: 12 sinks and the 500 most recent tokens (weights stay in the model's file)"
 show sscc compile "$model" --target rdu -o .demo/streaming.rdu --max-context 1024 \
     --kv-sink 12 --kv-recent 500 --kv-topk 0 --weights reference
 ask .demo/streaming.rdu
-if grep -q "$key" .demo/answer.txt; then say "FAILED: without top-K the key is not in the cache"; exit 1; fi
+if grep -q "$key" .demo/answer.txt; then say "FAILED: without top-K the key cannot be in the cache"; exit 1; fi
 
-say "Found with top-K, lost without: the demo is done"
+say "The key was found with top-K and lost without: the demo succeeded"

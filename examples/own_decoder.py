@@ -1,13 +1,13 @@
 """A decoder written from scratch and exported for `sscc compile`: the example of docs/models.md.
 
-    python examples/own_decoder.py own.pt2          # random weights: replace them by yours
+    python examples/own_decoder.py own.pt2          # random weights, to be replaced by yours
     sscc compile own.pt2 --target rdu --max-context 1024
     sscc run own.rdu --token-ids 7,3,42 --max-new-tokens 8
 
-Three things matter. The forward takes token ids and positions, both [b, s], and returns logits [b, s, V]. Each layer
-attends by one call of `torch.ops.sscc.attention`, which has no cache: the compiler adds it. Layers are in a ModuleList,
-so that module paths tell them apart. Everything else is free: here pre-norm blocks with grouped KV heads, rotary
-embeddings and a GELU network.
+A decoder must meet three conditions. Its forward takes token ids and positions, both [b, s], and returns logits
+[b, s, V]. Each layer calls `torch.ops.sscc.attention` once, without a cache, which the compiler adds. Layers are in a
+ModuleList, so that their module paths differ. Everything else is free: here pre-norm blocks with grouped KV heads,
+rotary embeddings and a GELU network.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Decoder(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [b, heads, s, D] at absolute positions: keys are cached after it."""
+    """Return the rotary embedding of x [b, heads, s, D] at absolute positions. Keys are cached with it."""
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
 
 def export(model: nn.Module) -> torch.export.ExportedProgram:
-    """Exports over ids and positions [b, s], both dimensions dynamic and from 1 up."""
+    """Export a model for ids and positions [b, s] with both dimensions dynamic, from 1 up."""
     ids = torch.zeros(2, 6, dtype=torch.int64)
     dynamic = {0: torch.export.Dim("b", min=1), 1: torch.export.Dim("s", min=1)}
     return torch.export.export(model.eval(), (ids, torch.arange(6).repeat(2, 1)), dynamic_shapes=(dynamic, dynamic))

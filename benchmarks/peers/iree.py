@@ -1,7 +1,7 @@
-"""IREE: one decode step of a Llama in plain torch, exported by iree-turbine and compiled for this processor, f32.
+"""IREE: a decode step of a Llama in plain torch, exported by iree-turbine and compiled for this processor, in f32.
 
-K and V are variables of the compiled module, written in place. There is a module for each batch and context, and no
-prefill: its K and V are zeros, which takes as long to read as any.
+K and V are variables of the compiled module, updated in place. There is a module for each batch and context. Prefill is
+not exported: K and V are zeros, which take the same time to read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3", "--iree-opt-da
 
 
 class Step(torch.nn.Module):
-    """Logits [B, V] of one token in each of B sequences at the same position; its rows go into the cache."""
+    """A decode step: logits [B, V] of one token in each of B sequences at the same position, with a cache update."""
 
     def __init__(self, config: dict[str, Any], weights: dict[str, torch.Tensor], batch: int, rows: int) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class Iree(Stepper):
         self.position += 1
 
     def prompt(self, tokens: int) -> None:
-        raise Unsupported("only a decode step was exported")
+        raise Unsupported("only the decode step is exported")
 
     def _compiled(self, batch: int, rows: int) -> Any:
-        """The step's function, with this process's weights."""
+        """Return the compiled step with the weights of this process."""
         step = Step(self.config, self.weights, batch, rows)
         arguments = (torch.full((batch,), 5), torch.tensor([0]))
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""kvpress's SnapKV on transformers, eager, bf16: of a prompt longer than BUDGET tokens, BUDGET rows stay.
+"""kvpress's SnapKV on transformers, eager, bf16. It keeps BUDGET rows of a prompt with more tokens.
 
-(sscc's cache does not grow while it decodes; kvpress's does, by the row of every new token.)
+kvpress's cache grows by a row with every new token, while sscc's has a fixed size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""llama.cpp, through its own tools: llama-bench for one sequence, llama-batched-bench for several.
+"""llama.cpp, measured by its own tools: llama-bench for one sequence, llama-batched-bench for several.
 
-Every measurement is a process of the tool. It loads the model, fills the cache and times the steps after it.
-Types of a folder: BF16 (the GGUF file beside it), Q8_0 and Q4_0 (made from that by llama-quantize). A GGUF file is
-measured as it is.
+Every measurement is a process of the tool, which loads the model, fills the cache and times the following steps.
+Types of a folder are BF16 (the GGUF file beside it), Q8_0 and Q4_0 (converted from that by llama-quantize). A GGUF file
+is measured with its own types.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Llama(Measure):
         if batch == 1:
             return self._bench("-p", 0, "-n", steps, "-d", context)
         if batch * (context + steps) > 65_536:
-            raise Unsupported(f"{batch} sequences of {context} tokens were not asked of llama-batched-bench")
+            raise Unsupported(f"llama-batched-bench does not run {batch} sequences of {context} tokens here")
         rows = -(-(context + steps) // 256) * 256
-        # The tool prints through a thread of its own, and may end before that has written: so the shape that is asked
-        # for is not its last one.
+        # The tool prints from a separate thread, and may end before the last line is written. Therefore another shape
+        # follows the requested one.
         words = ("-c", batch * rows, "-npp", f"{context},1", "-ntg", steps, "-npl", batch, "-fa", "on")
         lines = self._run("llama-batched-bench", *words, "--output-format", "jsonl").splitlines()
         for result in (json.loads(line) for line in lines if line.startswith("{")):

@@ -1,6 +1,6 @@
-"""onnxruntime-genai: the model that its builder writes, and its generator, token by token.
+"""onnxruntime-genai: a model written by its builder, run token by token by its generator.
 
-Types: f32, int4 (weights in blocks of 32, its own default).
+Types: f32, int4 (weights in blocks of 32, its default).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Onnx(Stepper):
         self.generator: og.Generator | None = None
 
     def start(self, batch: int, context: int, room: int) -> None:
-        self.generator = None  # frees its cache before the next one is made
+        self.generator = None  # frees the cache before another is allocated
         search = og.GeneratorParams(self.model)
         length = context + room + 1
         search.set_search_options(min_length=length, max_length=length, batch_size=batch, do_sample=False)
@@ -35,7 +35,7 @@ class Onnx(Stepper):
         self.generator.append_tokens(np.tile(np.array(token_ids(context), np.int32), (batch, 1)))
 
     def step(self) -> None:
-        """Runs the model on the token chosen last and chooses the greatest logit; the first call only chooses."""
+        """Run the model on the last token and choose the next greedily. The first call only chooses."""
         if self.generator is None:
             raise RuntimeError("no sequence was started")
         self.generator.generate_next_token()
@@ -45,7 +45,7 @@ class Onnx(Stepper):
 
 
 def export(setup: Setup) -> Path:
-    """The folder with the builder's ONNX model, written once; its genai_config.json asks for `setup.threads`."""
+    """Return the folder with the builder's ONNX model, written once. Its genai_config.json sets `setup.threads`."""
     if not setup.exported.exists():
         partial = setup.exported.with_name(setup.exported.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""OpenVINO: the stateful model that optimum-intel exports, run step by step through its inference request.
+"""OpenVINO: a stateful model exported by optimum-intel, run step by step with an inference request.
 
-Types: bf16 (weights and arithmetic), int8 and int4 (weights; activations quantised in groups and the KV cache u8 are
-OpenVINO's own defaults).
+Types: bf16 (weights and arithmetic), int8 and int4 (weights). Activations quantized in groups and a u8 KV cache are
+OpenVINO's defaults.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OpenVino(Stepper):
 
 
 def export(setup: Setup) -> Path:
-    """The folder with OpenVINO's form of the model, written once."""
+    """Return the folder with OpenVINO's form of the model, written once."""
     if not setup.exported.exists():
         from optimum.exporters.openvino import main_export
         from optimum.intel import OVConfig, OVWeightQuantizationConfig

@@ -1,13 +1,13 @@
-"""What a runner and the harness say to each other: one JSON object a line, over the runner's stdin and stdout.
+"""Protocol between the harness and a runner: JSON objects, one per line, over the runner's stdin and stdout.
 
-A runner is started as `python -m benchmarks.peers.NAME --model FOLDER --dtype TYPE --threads N`, in the peer's own
-environment, and stays loaded. First it says `{"ready": true, "version": ..}`. Then it answers
+A runner is started as `python -m benchmarks.peers.NAME --model FOLDER --dtype TYPE --threads N` in the peer's
+environment, and stays loaded. It first prints `{"ready": true, "version": ..}`. Then it answers
 
-    {"measure": "decode", "batch": B, "context": N, "steps": S}    S steps of B sequences that hold about N tokens
-    {"measure": "prefill", "tokens": N}                            one prompt of N tokens, up to its logits
+    {"measure": "decode", "batch": B, "context": N, "steps": S}    S steps of B sequences of about N tokens
+    {"measure": "prefill", "tokens": N}                            a prompt of N tokens, up to its logits
 
-with `{"seconds": ..}`, or with `{"error": ..}` where the peer cannot do it. It ends when stdin does.
-This file is imported by every peer's Python and needs nothing but the standard library.
+with `{"seconds": ..}`, or with `{"error": ..}` if the peer cannot run it. It ends when stdin is closed.
+Every peer's Python imports this file, which needs only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM_UP = 2  # steps before the timed ones
 
 @dataclass(frozen=True)
 class Setup:
-    """Command line of a runner: the Hugging Face folder or GGUF file, the type of the weights, the threads to use."""
+    """Command line of a runner: Hugging Face folder or GGUF file, type of weights, number of threads."""
 
     model: Path
     dtype: str
@@ -36,16 +36,16 @@ class Setup:
 
     @property
     def exported(self) -> Path:
-        """Where a runner keeps its own form of the model; not there before it has written it."""
+        """Path of the runner's own form of the model, which the runner writes."""
         return self.model.with_name(f"{self.model.name}-{Path(sys.argv[0]).stem}-{self.dtype}")
 
 
 class Unsupported(Exception):
-    """The peer cannot do what was asked; the message says what."""
+    """A request that the peer cannot run, with the reason."""
 
 
 class Measure(ABC):
-    """Answers the two requests with seconds."""
+    """A runner: it returns the seconds of the two requests."""
 
     @abstractmethod
     def decode(self, batch: int, context: int, steps: int) -> float: ...
@@ -55,9 +55,9 @@ class Measure(ABC):
 
 
 class Stepper(Measure):
-    """A peer that keeps its cache between requests: it is filled once, and every repeat decodes on from there.
+    """A peer that keeps its cache between requests, so that repeats continue decoding.
 
-    Decoding moves on from `context` by at most max(128, context / 8) positions, then the cache is filled anew.
+    After max(128, context / 8) positions beyond `context` the cache is filled again.
     """
 
     def __init__(self) -> None:
@@ -66,15 +66,15 @@ class Stepper(Measure):
 
     @abstractmethod
     def start(self, batch: int, context: int, room: int) -> None:
-        """Fills an empty cache with `context` tokens in each of `batch` sequences; at most `room` steps follow."""
+        """Fill an empty cache with `context` tokens in each of `batch` sequences, with room for `room` steps."""
 
     @abstractmethod
     def step(self) -> None:
-        """One token more in every sequence, up to its logits."""
+        """Decode one token in every sequence, up to its logits."""
 
     @abstractmethod
     def prompt(self, tokens: int) -> None:
-        """One prompt of `tokens` tokens through an empty cache, up to the logits of the last."""
+        """Prefill a prompt of `tokens` tokens into an empty cache, up to the logits of the last."""
 
     def decode(self, batch: int, context: int, steps: int) -> float:
         room = max(steps + WARM_UP, 128, context // 8)
@@ -94,19 +94,19 @@ class Stepper(Measure):
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Wall seconds of `action()`."""
+    """Return the wall seconds of a call."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def token_ids(count: int, vocab: int = 32_000) -> list[int]:
-    """A prompt: numbers that look random, the same in every run, none of them a special token."""
+    """Return a pseudo-random prompt without special tokens, the same in every run."""
     return [3 + (7919 * index + 13 * index * index) % (vocab - 3) for index in range(count)]
 
 
 def setup() -> Setup:
-    """The command line of a runner."""
+    """Return the parsed command line of a runner."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--dtype", required=True)
@@ -116,9 +116,12 @@ def setup() -> Setup:
 
 
 def serve(make: Callable[[Setup], tuple[Measure, str]]) -> None:
-    """Answers requests until stdin ends; `make` loads the peer and gives it with its version.
+    """Answer requests until stdin is closed.
 
-    stdout belongs to the protocol: what the peer's own code prints goes to stderr.
+    stdout is reserved for the protocol; other output of the peer goes to stderr.
+
+    Args:
+        make: function that loads the peer, and returns it with its version.
     """
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)

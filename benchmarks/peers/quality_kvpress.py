@@ -1,16 +1,16 @@
-"""The same cells and examples as `sscc eval`, by kvpress on transformers: a check from outside.
+"""Cells and examples of `sscc eval` run by kvpress on transformers, as an independent check.
 
     python benchmarks/peers/install.py kvpress
     .peers/kvpress/bin/python benchmarks/peers/quality_kvpress.py RESULTS MODEL -o OUT.json [--cells ..] [--examples N]
 
-RESULTS is the folder that `sscc eval` wrote: its examples (as tokens) and its scores are read. MODEL is the checkpoint
-as transformers opens it: a Hugging Face folder, or a .gguf file. The cells are those of RESULTS that kvpress has a
-press for: full, streamingllm (StreamingLLMPress) and snapkv (SnapKVPress, average pooling), in f32, eager attention.
+RESULTS is the folder of `sscc eval` with its examples (as tokens) and scores. MODEL is the checkpoint for transformers,
+a Hugging Face folder or a .gguf file. The cells are those of RESULTS for which kvpress has a press: full, streamingllm
+(StreamingLLMPress) and snapkv (SnapKVPress, average pooling), in f32 with eager attention.
 
-What is the same: the tokens, the scores' definition (metrics.py of the repository), greedy decoding, and that the last
-token of the prompt is fed once more at its own position, over the cache that is left. What is not: kvpress's cache
-grows with new tokens, sscc's drops a recent row for each. So kvpress keeps as many rows of the prompt as sscc has left
-of it when the last token is made, budget - new tokens; for snapkv that is the window and as many selected rows.
+Tokens, scores (answer_scores.py of the repository) and greedy decoding are the same, and the last token of the prompt
+is fed again at its position with the compressed cache. The caches differ: kvpress's grows with new tokens, while sscc's
+drops a recent row for each. Therefore kvpress keeps as many rows of the prompt as sscc has when it generates the last
+token, which is budget - new tokens; for snapkv these are the window and the selected rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # this folder has modules named as what they run: torch, kvpress
+if not __package__:  # modules of this folder have the names of packages: torch, kvpress
     sys.path[0] = str(Path(__file__).parents[2])
 
 import torch
@@ -35,11 +35,12 @@ from kvpress import SnapKVPress, StreamingLLMPress
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 ROOT = Path(__file__).parents[2]
-METRICS_FILE = ROOT / "compiler" / "quality" / "metrics.py"
+METRICS_FILE = ROOT / "compiler" / "tools" / "quality" / "answer_scores.py"
 
 
 class InOrder:
-    """Keeps exactly `rows` rows, in the order of positions: the last one is the last token's."""
+    """Mixin of presses that keeps exactly `rows` rows in the order of positions, so that the last row is the last
+    token's."""
 
     rows = 0
 
@@ -61,7 +62,7 @@ class OrderedStreaming(InOrder, StreamingLLMPress):  # type: ignore[misc]
 
 
 def press_for(cell: dict[str, Any], tokens: int, rows: int) -> Any:
-    """What compresses a prompt of `tokens` to `rows`; nothing where there is nothing to compress."""
+    """Return the press that compresses a prompt of `tokens` tokens to `rows` rows, or None if it has no more rows."""
     if cell["method"] == "full" or rows >= tokens:
         return None
     geometry, ratio = cell["geometry"], 1 - rows / tokens
@@ -71,13 +72,13 @@ def press_for(cell: dict[str, Any], tokens: int, rows: int) -> Any:
     elif geometry["pool_mode"] == "avg":
         press = OrderedSnapKv(compression_ratio=ratio, window_size=geometry["obs"], kernel_size=geometry["pool"])
     else:
-        sys.exit("quality_kvpress: SnapKVPress pools by averages, the results by maxima")
+        sys.exit("quality_kvpress: SnapKVPress uses average pooling, but the results use max pooling")
     press.rows = rows
     return press
 
 
 def answer(model: Any, example: dict[str, Any], cell: dict[str, Any], ends: frozenset[int]) -> list[int]:
-    """The tokens that follow the prompt, out of the compressed cache."""
+    """Return the tokens generated after the prompt with the compressed cache."""
     prompt, count = example["prompt_tokens"], example["max_new_tokens"]
     rows = len(prompt) if cell["method"] == "full" else cell["budget"] - count
     press = press_for(cell, len(prompt), rows)
@@ -99,7 +100,7 @@ def answer(model: Any, example: dict[str, Any], cell: dict[str, Any], ends: froz
 
     with press(model) if press is not None else nullcontext():
         feed(prompt, 0)
-    for layer in cache.layers:  # the last token's row is made anew
+    for layer in cache.layers:  # the last token's row is computed again
         layer.keys, layer.values = layer.keys[:, :, :-1], layer.values[:, :, :-1]
     answer_tokens = [int(feed(prompt[-1:], len(prompt) - 1).argmax())]
     while len(answer_tokens) < count and answer_tokens[-1] not in ends:
@@ -108,7 +109,7 @@ def answer(model: Any, example: dict[str, Any], cell: dict[str, Any], ends: froz
 
 
 def open_model(path: Path) -> tuple[Any, Any, frozenset[int]]:
-    """The model, its tokenizer and the tokens that end a text."""
+    """Return the model, its tokenizer and its end tokens."""
     place = {"gguf_file": path.name} if path.is_file() else {}
     folder = path.parent if path.is_file() else path
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **place)
@@ -118,7 +119,7 @@ def open_model(path: Path) -> tuple[Any, Any, frozenset[int]]:
 
 
 def metrics() -> dict[str, Callable[[str, Sequence[str]], float]]:
-    """The repository's metrics, which need nothing but the standard library."""
+    """Return the repository's metrics, which need only the standard library."""
     spec = importlib.util.spec_from_file_location("metrics", METRICS_FILE)
     if spec is None or spec.loader is None:
         sys.exit(f"quality_kvpress: {METRICS_FILE} cannot be imported")
@@ -167,7 +168,7 @@ def run(words: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(outcome: dict[str, Any]) -> str:
-    """Markdown: our score and theirs, and on how many examples they differ."""
+    """Return Markdown with the scores of sscc and kvpress, and the number of examples on which they differ."""
     rows = ["| cache | task | n | sscc | kvpress | scores that differ | same tokens |", f"|{'---|' * 2}{'---:|' * 5}"]
     rows += [
         f"| {line['cell']} | {line['task']} | {line['n']} | {100 * line['sscc']:.0f} | {100 * line['kvpress']:.0f} | "
@@ -178,14 +179,14 @@ def table(outcome: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs cells and examples of `sscc eval` by kvpress.")
-    parser.add_argument("results", type=Path, help="the folder that `sscc eval` wrote")
+    parser = argparse.ArgumentParser(description="Run cells and examples of `sscc eval` with kvpress.")
+    parser.add_argument("results", type=Path, help="folder of `sscc eval`")
     parser.add_argument("model", type=Path, help="Hugging Face folder or .gguf")
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument(
-        "--cells", nargs="+", default=[], help="names of cells, e.g. 'snapkv 256' (default: all it can)"
+        "--cells", nargs="+", default=[], help="names of cells, e.g. 'snapkv 256' (default: all supported ones)"
     )
-    parser.add_argument("--examples", type=int, default=10**9, help="the first ones of each task (default: all)")
+    parser.add_argument("--examples", type=int, default=10**9, help="maximum examples of each task (default: all)")
     parser.add_argument("--threads", type=int, default=1)
     words = parser.parse_args()
     torch.set_num_threads(words.threads)

@@ -1,6 +1,6 @@
-"""Which peers there are, in which types, and where each lives: `.peers/NAME`, its own Python environment.
+"""The peers with their types, packages and Python environments (`.peers/NAME`).
 
-Pinned versions, because a table should be repeatable; install.py installs exactly these.
+install.py installs exactly the pinned versions, so that tables can be reproduced.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ FOLDER = ROOT / ".peers"
 
 @dataclass(frozen=True)
 class Precision:
-    """One line of a table: a peer with one type of weights.
+    """Formats of weights and cache, one row of a peer in a table.
 
     Attributes:
-        dtype: as the runner is told.
-        weight_bits: bits that a weight takes in memory, the scales of its group included.
-        kv_bits: bits of an element of K or V.
+        dtype: name for the runner.
+        weight_bits: bits per weight, including scales.
+        kv_bits: bits per element of K and V.
     """
 
     dtype: str
@@ -33,11 +33,13 @@ class Peer:
     """A program to measure.
 
     Attributes:
-        name: as tables print it.
-        environment: folder below `.peers` that install.py makes; "" if this Python runs it.
-        module: the runner.
-        packages: for pip; `bare` likewise, without what they depend on.
-        models: that it can load here; all of them if empty.
+        name: name in tables.
+        environment: folder in `.peers` that install.py creates; "" for this Python.
+        module: module of the runner.
+        precisions: formats to measure.
+        packages: packages for pip.
+        bare: packages for pip without their dependencies.
+        models: models that it can load; empty for all.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Peer:
         return FOLDER / self.environment / "bin" / "python" if self.environment else Path(sys.executable)
 
     def missing(self) -> str:
-        """Why the peer cannot be measured, with the command that helps; empty if it can."""
+        """Return the reason why the peer cannot be measured, with the command that installs it; "" if it can."""
         if not self.environment or (FOLDER / self.environment / "installed").exists():
             return ""
         return f"{self.name} is not installed: python benchmarks/peers/install.py {self.environment}"
@@ -62,7 +64,7 @@ class Peer:
 BF16 = Precision("bf16", 16, 16)
 
 AS_STORED = Precision("as stored", 0, 16)
-"""A quantized file as it is. The size of its weights is the file's."""
+"""The types of a quantized file, whose size is that of its weights."""
 
 PEERS = (
     Peer(
@@ -126,6 +128,6 @@ PEERS = (
             "safetensors==0.8.0",
             "torch==2.13.0",
         ),
-        models=("m125",),  # the weights are constants of the module, which takes several times their memory to compile
+        models=("m125",),  # weights are constants of the module, whose compilation takes several times their memory
     ),
 )

@@ -1,7 +1,7 @@
-"""PyTorch: transformers' own model and its static cache, in bf16, as it is (eager) or compiled.
+"""PyTorch: transformers' model with a static cache in bf16, eager or compiled.
 
-Types: `bf16`; `bf16-compiled` freezes the weights and tunes with inductor's max-autotune, which takes a minute for each
-batch and context.
+Types: `bf16` is eager. `bf16-compiled` freezes the weights and uses inductor's max-autotune, which takes a minute for
+each batch and context.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Torch(Stepper):
         ).logits
 
     def start(self, batch: int, context: int, room: int) -> None:
-        """Compiled code keeps the addresses of its cache: the same sizes fill the same cache again."""
+        """Fill the cache. A cache of the same sizes is reused, because compiled code has its addresses."""
         if self.sizes != (batch, context + room):
             self.cache = None
             torch._dynamo.reset()
@@ -55,7 +55,7 @@ class Torch(Stepper):
 
     def prompt(self, tokens: int) -> None:
         if self.compiled:
-            raise Unsupported("compiled for steps of one token")
+            raise Unsupported("compiled for decode steps only")
         self.start(1, tokens, 0)
 
     def _feed(self, tokens: torch.Tensor, forward: Any) -> None:
@@ -65,7 +65,7 @@ class Torch(Stepper):
         self.length += count
 
     def _without_gradients(self) -> AbstractContextManager[Any]:
-        """Freezing compiles under no_grad; inference mode is the faster one where nothing is compiled."""
+        """Return no_grad for compiled code, which freezing requires, and the faster inference mode for eager code."""
         return torch.no_grad() if self.compiled else torch.inference_mode()
 
 

@@ -1,16 +1,16 @@
-"""hard-silu: gates with a piecewise linear function in place of the logistic one.
+"""hard-silu: replace the logistic function of gates by a piecewise linear one.
 
 What: `1 / (1 + exp(-x))` becomes `min(max(x / 6 + 1/2, 0), 1)` (arXiv 1905.02244), in any operation.
 
-Why: an example of a user's pass. It changes what the model computes, so that `sscc bisect` has something to find and
-`sscc inspect` something to compare::
+Why: an example of a user-defined pass. It changes the model's outputs, which `sscc bisect` finds, and its operations,
+which `sscc inspect` shows::
 
     sscc compile MODEL --load-pass examples/passes/hard_silu.py --pass-statistics -o hard.rdu
     sscc bisect MODEL --load-pass examples/passes/hard_silu.py
 
-When it does not apply: where the exponential has other users, or the sum is not one with 1.
+When it does not apply: the exponential has other users, or the other term of the sum is not 1.
 
-Preserves: everything else. The module stays at its level, so that the pass may run after any pass of level graph.
+Preserves: everything else. The module keeps its level, so the pass may run after any pass of level graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys with a small norm stay (arXiv 2406.11430), whatever the queries are."""
+"""Selection of the keys with the smallest norm (arXiv 2406.11430), independent of the queries."""
 
 import torch
 

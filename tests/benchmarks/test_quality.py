@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,11 @@ def test_tables_have_a_place_in_the_page(name: str) -> None:
 def test_a_report_without_its_heading(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("# model\n\nWords.\n\n| a |\n| --- |\n\nMore.\n\n| b |\n\n![plot](plot.svg)\n")
     assert block(tmp_path) == "| a |\n| --- |\n\n| b |"
+
+
+def test_the_check_by_kvpress_finds_the_metrics() -> None:
+    """The script runs in kvpress's environment, so its path of the metrics is read, not imported."""
+    source = (ROOT / "benchmarks" / "peers" / "quality_kvpress.py").read_text()
+    found = re.search(r"^METRICS_FILE = ROOT / (.*)$", source, re.MULTILINE)
+    assert found is not None
+    assert ROOT.joinpath(*re.findall(r'"([^"]+)"', found[1])).is_file()

@@ -49,7 +49,7 @@ class ReportOptions:
         False, "write the same graph as JSON for Google's Model Explorer", one_of="form"
     )
     bench: Path | None = option(
-        None, "measurements of `sscc bench OUT.rdu --json`, shown beside the modelled times", "FILE", group=PAGE
+        None, "measurements of `sscc bench OUT.rdu --json`, to compare with the modelled times", "FILE", group=PAGE
     )
     ir_dir: Path | None = option(
         None, "folder of `sscc compile --dump-ir-dir`, to show the changes of each pass", "DIR", group=PAGE

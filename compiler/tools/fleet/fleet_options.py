@@ -80,8 +80,8 @@ class FleetOptions:
 
     words: tuple[str, ...]
     replicas: Replicas = option(
-        Replicas(1, 1), "number of replicas, or a range such as 1-4, in which the number follows the requests", "N",
-        parse=Replicas.parse,
+        Replicas(1, 1), "number of replicas (1 by default), or a range such as 1-4, in which it follows the requests",
+        "N", parse=Replicas.parse,
     )  # fmt: skip
     attempts: int = option(3, "replicas that a request is sent to before it is given up", "N", least=1, most=100)
     imbalance: int | None = option(

@@ -48,13 +48,13 @@ def answer_recall(random: Random, depth: float, length: int) -> ExampleDraft:
     contain the number."""
     (key,) = distinct_keys(random, 1)
     (number,) = distinct_numbers(random, 1)
-    told, answer = Haystack.prose(random), Haystack.prose(random)
+    story, answer = Haystack.prose(random), Haystack.prose(random)
     fact = f"The special magic number for {key} is: {number}."
     asked = f"At its beginning this story says that the special magic number for {key} is:"
 
     def question(size: int) -> str:
         return (
-            f"Here is the beginning of a long story.\n\n{told.text(size)}\n\nGo on with the story. State the special "
+            f"Here is the beginning of a long story.\n\n{story.text(size)}\n\nGo on with the story. State the special "
             f"magic number for {key} first, and repeat it at the end. How does the story go on?"
         )
 
