@@ -15,6 +15,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from sscc.compiler.frontend.tensor_facts import TensorFacts
+
 POINTWISE = frozenset(
     "float to type double add __add__ __radd__ sub __sub__ __rsub__ mul __mul__ __rmul__ div true_divide __truediv__ "
     "__floordiv__ floor_divide floor ceil log log1p log2 exp sqrt rsqrt pow __pow__ clamp clamp_min clamp_max neg abs "
@@ -33,24 +35,22 @@ class CountedPositions(TorchFunctionMode):
     def __init__(self, positions: Tensor) -> None:
         super().__init__()
         self.positions = positions
-        self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # with the tensor itself, so that its id is not reused
+        self._followed = TensorFacts[Tensor]()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         keywords = kwargs or {}
         name = getattr(func, "__name__", "")
-        _, followed = self._followed.get(id(args[0]), (None, None)) if args else (None, None)
+        followed = self._followed.of(args[0]) if args else None
         if name == "expand" and followed is not None:
             sizes = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
             if tuple(sizes[:2]) == tuple(self.positions.shape) and args[0].dim() == len(sizes):
                 return followed.reshape(*followed.shape, *[1] * (len(sizes) - 2)).expand(*sizes)
         result = func(*args, **keywords)
         if isinstance(result, Tensor):
-            self._followed.pop(id(result), None)
             positions = self._after(name, func, followed, result, args, keywords)
-            if positions is not None:
-                self._followed[id(result)] = result, positions
+            self._followed.put(result, positions)
         return result
 
     def _after(

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from sscc.compiler.frontend.tensor_facts import TensorFacts
+
 FACTORIES = frozenset(
     {"arange", "eye", "full", "linspace", "ones", "scalar_tensor", "tensor", "zeros"}
 )
@@ -25,7 +27,7 @@ SHAPED_AS = frozenset({"expand_as", "reshape_as", "type_as", "view_as"})
 MAX_ELEMENTS = 1 << 25
 
 
-class KnownValues:
+class KnownValues(TensorFacts[Tensor]):
     """The numbers of the tensors of a running model, as far as they are known.
 
     Args:
@@ -34,16 +36,8 @@ class KnownValues:
     """
 
     def __init__(self, rounded: torch.dtype = torch.float32) -> None:
+        super().__init__()
         self._rounded = rounded
-        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # with the tensor itself, so that its id is not reused
-
-    def give(self, tensor: Tensor, value: Tensor) -> None:
-        """Record the numbers of a tensor."""
-        self._values[id(tensor)] = tensor, value
-
-    def of(self, tensor: Any) -> Tensor | None:
-        """Return the numbers of a tensor, on the CPU; None if they are unknown."""
-        return self._values.get(id(tensor), (None, None))[1]
 
     def follow(self, func: Callable[..., Any], args: Any, keywords: Mapping[str, Any], result: Any) -> None:
         """Record the effect of a torch function that has returned.
@@ -59,18 +53,13 @@ class KnownValues:
             self._forget_storage(args[0])
             result = args[0]
         if isinstance(result, Tensor):
-            self._values.pop(id(result), None)
-            if value is not None:
-                self.give(result, value)
+            self.put(result, value)
 
     def _forget_storage(self, written: Tensor) -> None:
         """Forget the numbers of a tensor that is written to, and of its other views."""
-        if not self._values:
-            return
-        storage = written.untyped_storage()._cdata
-        for key, (tensor, _) in list(self._values.items()):
-            if tensor.untyped_storage()._cdata == storage:
-                del self._values[key]
+        for tensor, _ in self:
+            if tensor.untyped_storage()._cdata == written.untyped_storage()._cdata:
+                self.put(tensor, None)
 
     def _evaluate(self, func: Callable[..., Any], name: str, args: Any, keywords: Mapping[str, Any]) -> Tensor | None:
         """Return the result of a function of known numbers; None if it has other operands, or creates too much."""

@@ -22,6 +22,7 @@ from sscc.compiler.frontend.chosen_rows import Choice, with_earlier
 from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.operator import stated_context
 from sscc.compiler.frontend.recognition import MULTIPLICATIONS, PRODUCTS, recognise_in_layers
+from sscc.compiler.frontend.tensor_facts import TensorFacts
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.row_streams import INDEX
 
@@ -98,7 +99,7 @@ class IndexRecogniser(TorchFunctionMode):
         super().__init__()
         self.layer: int | None = None
         self._config, self._dtype = config, dtype
-        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # with the tensor itself, so that its id is not reused
+        self._scores = TensorFacts[_Scores]()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -109,21 +110,17 @@ class IndexRecogniser(TorchFunctionMode):
             best = self._chosen(*args, **keywords)
             if best is not None:
                 return best
-        before = [self._of(arg) for arg in args[:2]]
+        before = [self._scores.of(arg) for arg in args[:2]]
         # Behind earlier tokens, block numbers of the text are not those of the current tokens.
         local = name == "scatter_" and before[0] is not None and before[0].form == "blocks"
         result = args[0] if local else func(*args, **keywords)
         if isinstance(result, Tensor):
             after = self._after(name, before, args, keywords, result)
-            self._scores.pop(id(result), None)
-            if after is not None:
-                self._scores[id(result)] = result, after
+            self._scores.put(result, after)
         elif name == "__setitem__":
-            self._scores.pop(id(args[0]), None)
+            self._scores.put(args[0], None)
         return result
 
-    def _of(self, value: Any) -> _Scores | None:
-        return self._scores.get(id(value), (None, None))[1]
 
     def _after(
         self, name: str, before: list[_Scores | None], args: Any, keywords: dict[str, Any], result: Tensor
@@ -154,7 +151,7 @@ class IndexRecogniser(TorchFunctionMode):
 
     def _chosen(self, scores: Any, k: int, dim: int = -1, **others: Any) -> _Best | None:
         """Return the choice that a `topk` of known scores makes; None for any other `topk`."""
-        known = self._of(scores)
+        known = self._scores.of(scores)
         if known is None or others or dim not in (-1, scores.dim() - 1):
             return None
         if not (known.form == "blocks" or (known.form == "summed" and known.rectified)):

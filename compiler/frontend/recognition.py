@@ -38,6 +38,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.known_values import KnownValues, for_real
 from sscc.compiler.frontend.operator import IMPLEMENTATION, bounded_window, stated_context
+from sscc.compiler.frontend.tensor_facts import TensorFacts
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError
 
 WRITTEN_OUT = "sscc_written_out"
@@ -217,9 +218,9 @@ class AttentionRecogniser(TorchFunctionMode):
         buffers = dict(model.named_buffers()) if recognition.buffers else {}
         for name, value in recognition.buffers.items():
             if name in buffers:  # layers that are not captured have no buffers
-                self._known.give(buffers[name], value)
+                self._known.put(buffers[name], value)
         self._looked_up: dict[int, Tensor] = {}
-        self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # with the tensor itself, so that its id is not reused
+        self._scores = TensorFacts[_Scores]()
 
     def __enter__(self) -> AttentionRecogniser:
         if self._columns is not None:
@@ -235,14 +236,14 @@ class AttentionRecogniser(TorchFunctionMode):
         keywords = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in PRODUCTS and len(args) == 2:
-            weights = self._of(args[0])
+            weights = self._scores.of(args[0])
             if weights is not None and weights.weights and self.layer is not None:
                 return self._attend(weights, args[1], func(*args, **keywords))
         if name == "__getitem__":
             index = _without_lists(args[1])
             args = (args[0], HEADS_OF_EACH if id(args[0]) in self._looked_up and index == HEADS_OF_ALL else index)
         binary = name in SUMS or name in MULTIPLICATIONS or name == "where"
-        before = [self._of(arg) for arg in (args if binary else args[:1])]
+        before = [self._scores.of(arg) for arg in (args if binary else args[:1])]
         if name in READINGS and self._recognition.forms is None and self._known.of(args[0]) is not None:
             with for_real():
                 return func(self._known.of(args[0]), *args[1:], **keywords)
@@ -250,13 +251,11 @@ class AttentionRecogniser(TorchFunctionMode):
         if isinstance(result, Tensor) and not isinstance(result, torch.nn.Parameter):
             with for_real():
                 scores = self._after(name, args, keywords, tuple(result.shape))
-            self._scores.pop(id(result), None)
-            if scores is not None:
-                self._scores[id(result)] = result, scores
-            elif self.layer is not None and any(before) and name not in ("__get__", "transpose"):
+            self._scores.put(result, scores)
+            if scores is None and self.layer is not None and any(before) and name not in ("__get__", "transpose"):
                 self._recognition.lost.setdefault(self.layer, name)
         elif name == "__setitem__":
-            self._scores.pop(id(args[0]), None)
+            self._scores.put(args[0], None)
         self._known.follow(func, args, keywords, result)
         return result
 
@@ -266,10 +265,8 @@ class AttentionRecogniser(TorchFunctionMode):
 
     def know(self, tensor: Tensor, value: Tensor) -> None:
         """Record the numbers of a tensor."""
-        self._known.give(tensor, value)
+        self._known.put(tensor, value)
 
-    def _of(self, value: Any) -> _Scores | None:
-        return self._scores.get(id(value), (None, None))[1]
 
     def _after(self, name: str, args: Any, keywords: dict[str, Any], shape: tuple[int, ...]) -> _Scores | None:
         """Return the scores of this shape that a function computes from scores; None if they are not recognised any
@@ -278,11 +275,11 @@ class AttentionRecogniser(TorchFunctionMode):
             return self._product(*args)
         if name == "baddbmm":
             return self._sum_with_product(*args, **keywords)
-        before, other = self._of(args[0]) if args else None, args[1] if len(args) > 1 else None
+        before, other = self._scores.of(args[0]) if args else None, args[1] if len(args) > 1 else None
         if name == "where" and len(args) == 3:
             return self._chosen(*args)
         if before is None and (name in SUMS or name in MULTIPLICATIONS):
-            before, other = self._of(other), args[0]
+            before, other = self._scores.of(other), args[0]
         if before is None:
             return None
         if name == "softmax":
@@ -322,10 +319,10 @@ class AttentionRecogniser(TorchFunctionMode):
         where = self._known.of(condition)
         if where is None:
             return None
-        scores = self._of(yes)
+        scores = self._scores.of(yes)
         if scores is not None:
             return self._filled(scores, condition, no, where=~where)
-        return self._filled(self._of(no), condition, yes)
+        return self._filled(self._scores.of(no), condition, yes)
 
     def _filled(self, scores: _Scores | None, mask: Any, fill: Any, where: Tensor | None = None) -> _Scores | None:
         """Return scores that are a number wherever a known mask is set."""

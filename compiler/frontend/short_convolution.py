@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.recognition import recognise_in_layers
+from sscc.compiler.frontend.tensor_facts import TensorFacts
 from sscc.ir.layer_state.row_streams import INPUTS
 
 Convolver = Callable[[Tensor, Tensor, "Tensor | None", int], Tensor]
@@ -135,7 +136,7 @@ class ConvolutionRecogniser(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.layer: int | None = None
-        self._calls: dict[int, tuple[Tensor, _Call]] = {}  # with the tensor itself, so that its id is not reused
+        self._calls = TensorFacts[_Call]()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -143,15 +144,12 @@ class ConvolutionRecogniser(TorchFunctionMode):
         keywords = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__getitem__" and args and self.layer is not None:
-            _, call = self._calls.get(id(args[0]), (None, None))
+            call = self._calls.of(args[0])
             if call is not None and call.of_tokens(args[1]):
                 return torch.ops.sscc.short_convolution(call.x, call.weight, call.bias, self.layer)
         result = func(*args, **keywords)
-        self._calls.pop(id(args[0] if name == "__setitem__" else result), None)  # overwritten by this function
-        if name == "conv1d":
-            call = _short(*args, **keywords)
-            if call is not None:
-                self._calls[id(result)] = result, call
+        call = _short(*args, **keywords) if name == "conv1d" else None
+        self._calls.put(args[0] if name == "__setitem__" else result, call)
         return result
 
 

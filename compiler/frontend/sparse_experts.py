@@ -23,6 +23,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from sscc.compiler.frontend.tensor_facts import TensorFacts
+
 POINTWISE = frozenset(
     "float to type type_as contiguous sigmoid silu gelu relu tanh softplus mish hardswish leaky_relu elu selu "
     "relu6 square".split()
@@ -89,14 +91,14 @@ class ExpertRecogniser(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[Tensor, Known]] = {}  # with the tensor itself, so that its id is not reused
+        self._known = TensorFacts[Known]()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         keywords = kwargs or {}
         name = getattr(func, "__name__", "")
-        before = [self._of(value) for value in args[:2]]
+        before = [self._known.of(value) for value in args[:2]]
         first = before[0] if before else None
         if name == "sum" and isinstance(first, _Chosen) and first.layout == "stacked" and first.fill == 0:
             dims = args[1] if len(args) > 1 else keywords.get("dim")
@@ -108,15 +110,11 @@ class ExpertRecogniser(TorchFunctionMode):
         facts = known if isinstance(known, list) else [known]
         for tensor, fact in zip(results, [*facts, *[None] * (len(results) - len(facts))], strict=True):
             if isinstance(tensor, Tensor):
-                self._known.pop(id(tensor), None)  # created or overwritten by this function
-                if fact is not None:
-                    self._known[id(tensor)] = tensor, fact
+                self._known.put(tensor, fact)  # created or overwritten by this function
         if name == "__setitem__":
-            self._known.pop(id(args[0]), None)
+            self._known.put(args[0], None)
         return result
 
-    def _of(self, value: Any) -> Known | None:
-        return self._known.get(id(value), (None, None))[1]
 
     def _after(
         self, name: str, func: Callable[..., Any], before: list[Known | None], result: Any, args: Any, keywords: Any
@@ -163,7 +161,7 @@ class ExpertRecogniser(TorchFunctionMode):
         if len(args) != 4 or not isinstance(first, _Filled) or args[1] not in (1, -1):
             return None
         target, _, index, source = args
-        indices = self._of(index)
+        indices = self._known.of(index)
         if not isinstance(indices, _Indices) or not isinstance(source, Tensor) or source.shape != index.shape:
             return None
         if target.dim() != 2 or target.shape[1] != indices.experts:
