@@ -1,13 +1,14 @@
 """The operations of the algorithm, each declared once: shapes, memory accesses and semantics.
 
-Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv width of values, R rows of a cache or of a segment, K
-selected rows, N rows that attention covers, T rows of the prompt scratch, of a store, of an updated tensor or of a
-segment's source, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J gathered
-rows, S tokens of a captured call. Latent rows: L numbers, the first P of which give N columns of a head's keys, and its
-values. Convolutions: H channels. Recurrences: H heads, G groups of heads with a key and a query of D numbers each, Dv
-numbers of a value, N decays of a head (1 or D). Learned indexes: Hi heads with a query of D numbers each, Hc choices
-per token, one for each Hkv / Hc KV heads, each of Top positions. Weights: X matrices (one per expert) of O rows of I
-numbers, stored in E bytes. Mixtures of experts: S tokens, N scores to choose among, Top chosen experts.
+Letters: B slots, Q tokens of a decode step (those of a slot follow one another, Q / B each), H query heads, Hkv KV
+heads, D head dim, Dv width of values, R rows of a cache or of a segment, K selected rows, N rows that attention covers,
+T rows of the prompt scratch, of a store, of an updated tensor or of a segment's source, E bytes of a landmark's codes,
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Latent rows: L
+numbers, the first P of which give N columns of a head's keys, and its values. Convolutions: H channels. Recurrences: H
+heads, G groups of heads with a key and a query of D numbers each, Dv numbers of a value, N decays of a head (1 or D).
+Learned indexes: Hi heads with a query of D numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of
+Top positions. Weights: X matrices (one per expert) of O rows of I numbers, stored in E bytes. Mixtures of experts: S
+tokens, N scores to choose among, Top chosen experts.
 
 Attention covers segments: rows of K and V, either all rows of a tensor in order or those that an index names.
 
@@ -30,6 +31,11 @@ from sscc.ir.weight_formats.weight_format import MOST_PARTS
 
 def _one(n: Sizes) -> int:
     return 1
+
+
+def _new(n: Sizes) -> int:
+    """Return the number of rows that a decode step writes for each slot."""
+    return n["Q"] // n["B"]
 
 
 def _chunk(n: Sizes) -> int:
@@ -137,10 +143,10 @@ def recurrence_fits(n: Sizes) -> bool:
     return n["H"] % n["G"] == 0 and n["N"] in (1, n["D"])
 
 
-Query = Annotated[str, Operand("B H 1 D:f", "read")]
-NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
+Query = Annotated[str, Operand("Q H 1 D:f", "read")]
+NewKey = Annotated[str, Operand("Q Hkv 1 D:f", "read")]
 PerhapsNewValue = Annotated[
-    str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+    str, Operand("Q Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
 ]
 PerhapsValue = Annotated[
     str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True, value_of="key")
@@ -148,13 +154,13 @@ PerhapsValue = Annotated[
 PerhapsValueCache = Annotated[
     str,
     Operand(
-        "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True,
+        "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_new, optional=True, omissible=True,
         value_of="k_cache",
     ),
 ]  # fmt: skip
-PerSlot = Annotated[str, Operand("B:i64", "read")]
-Active = Annotated[str, Operand("B:i1", "read")]
-Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
+PerSlot = Annotated[str, Operand("Q:i64", "read")]
+Active = Annotated[str, Operand("Q:i1", "read")]
+Attended = Annotated[str, Operand("Q H 1 Dv:f", "write")]
 ChunkQuery = Annotated[str, Operand("1 H C D:f", "read")]
 ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write", padded=True)]
 ChunkSums = Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True, padded=True)]
@@ -306,7 +312,7 @@ class Row(Op):
     position: PerSlot
     base: PerSlot
     topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
-    row: Annotated[str, Operand("B:i64", "write")]
+    row: Annotated[str, Operand("Q:i64", "write")]
 
 
 class Validity(Op):
@@ -326,7 +332,7 @@ class Validity(Op):
     active: Active
     topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
     index: Annotated[str, Operand("B Hkv K:i64", "read", optional=True, omissible=True)]
-    valid: Annotated[str, Operand("B N:i1", "write")]
+    valid: Annotated[str, Operand("Q N:i1", "write")]
 
 
 class KeptPositions(Op):
@@ -349,12 +355,12 @@ class KeptPositions(Op):
 
 @dataclass(frozen=True)
 class UpdateRows(Op):
-    """The cache with `new` in row `row` of every active slot: cache[b, h, row[b], :] = new[b, h, 0, :]; all other rows
-    are unchanged. Both have the same element type, which may be any."""
+    """The cache with the rows of new tokens: cache[b, h, row[q], :] = new[q, h, 0, :] for every active token q of slot
+    b = q // (Q / B); all other rows are unchanged. Both have the same element type, which may be any."""
 
     op, kind = "update", "update_rows"
-    cache: Annotated[str, Operand("B Hkv T D:any", "update", updated="updated", along="T", writes=_one, by="row")]
-    new: Annotated[str, Operand("B Hkv 1 D:any", "read")]
+    cache: Annotated[str, Operand("B Hkv T D:any", "update", updated="updated", along="T", writes=_new, by="row")]
+    new: Annotated[str, Operand("Q Hkv 1 D:any", "read")]
     row: PerSlot
     active: Active
 
@@ -393,16 +399,17 @@ class Segment(Group):
             "B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True, optional=True, value_of="key"
         ),
     ]
-    valid: Annotated[str, Operand("B R:i1", "read")]
+    valid: Annotated[str, Operand("Q R:i1", "read")]
     index: SegmentIndex = ""
 
 
 @dataclass(frozen=True)
 class CachedAttention(Op):
-    """Attention of one query per slot over the visible rows of any number of segments; softmax and sums in f32.
+    """Attention of one query per token over the visible rows of its slot in any number of segments; softmax and sums in
+    f32.
 
-    Query head h reads KV head h // (H // Hkv). A slot without a visible row returns zeros. Rows of key and value may be
-    encoded. Either all segments have values, or none.
+    Query head h reads KV head h // (H // Hkv). A token without a visible row returns zeros. Rows of key and value may
+    be encoded. Either all segments have values, or none.
     """
 
     op, kind = "cached_attention", "cached_attention"
@@ -788,10 +795,11 @@ class SelectedRows(Group):
 class DecodeAttention(Op):
     """One decode step: `row`, the `update`s, `validity` and `cached_attention` fused, which reads each row once.
 
-    For every active slot b: `Row` gives the row of p = position[b]; new_key and new_value replace that row of `key` and
-    `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows are unchanged.
-    Attention covers the rows of `Validity`, with a `window_stride` (equal to `recent`) those of a chunked window. An
-    inactive slot writes nothing and returns zeros.
+    For every active token q: `Row` gives the row of p = position[q]; new_key and new_value replace that row of `key`
+    and `value` for the attention of all tokens of the slot, and are written to that row of `k_cache` and `v_cache`,
+    whose other rows are unchanged. Attention covers the rows of `Validity`, with a `window_stride` (equal to `recent`)
+    those of a chunked window. An inactive token writes nothing and returns zeros. A slot has at most `spare` + 1
+    active tokens, whose positions follow one another.
 
     With `segments` (at most one), rows sink .. sink + K - 1 of KV head h are replaced by those at index[b, h, j] of the
     segment's key and value where that is not negative.
@@ -809,7 +817,7 @@ class DecodeAttention(Op):
     new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
     value: PerhapsValue
-    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
+    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_new)]
     v_cache: PerhapsValueCache
     position: PerSlot
     base: PerSlot
@@ -848,29 +856,29 @@ class QueryAttention(Op):
     new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
     value: PerhapsValue
-    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
+    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_new)]
     v_cache: PerhapsValueCache
     k_store: Annotated[
         str,
-        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_one, by="position"),
+        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_new, by="position"),
     ]
     v_store: Annotated[
         str,
         Operand(
-            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position",
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_new, by="position",
             optional=True, omissible=True, value_of="k_store",
         ),
     ]  # fmt: skip
     codes: Annotated[
         str,
         Operand(
-            "B Hkv T E:landmark", "update", updated="coded", along="T", reads=_candidates, writes=_one, by="position"
+            "B Hkv T E:landmark", "update", updated="coded", along="T", reads=_candidates, writes=_new, by="position"
         ),
     ]
     scales: Annotated[
         str,
         Operand(
-            "B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_one, by="position",
+            "B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_new, by="position",
             optional=True, omissible=True,
         ),
     ]  # fmt: skip
@@ -1026,3 +1034,6 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
     item for item in globals().values() if isinstance(item, type) and issubclass(item, Op) and item is not Op
 )
 """All operations, in the order of this file."""
+
+SEVERAL_TOKENS: tuple[type[Op], ...] = UpdateRows, Validity, CachedAttention, DecodeAttention
+"""Operations of a decode step that take several tokens of each slot."""

@@ -183,7 +183,10 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
-    _require_along(op, ("B",) if axes.pop() == 0 else ("H", "Hkv"), tiling)
+    along_slots = axes.pop() == 0
+    if along_slots and len({int(value.type.shape[0]) for value in op.results}) > 1:
+        raise NotTileable("slots with several tokens are cut along KV heads alone")
+    _require_along(op, ("B", "Q") if along_slots else ("H", "Hkv"), tiling)
 
 
 def _require_along(op: ir.Operation, letters: Sequence[str], tiling: Tiling) -> None:

@@ -36,7 +36,7 @@ class CacheUndefinedErrors(UndefinedKind):
     TOO_FEW_LANDMARKS = "needs the landmarks of all candidates at position {position}, but there are {landmarks}"
 
 Segment = Mapping[str, Tensor]
-"""Rows that attention covers: `key` [B, Hkv, T, D], `valid` [B, R], optional `index` [B, Hkv, R], and optional `value`
+"""Rows that attention covers: `key` [B, Hkv, T, D], `valid` [Q, R], optional `index` [B, Hkv, R], and optional `value`
 [B, Hkv, T, Dv], by default the first numbers of keys."""
 Operands = Mapping[str, Tensor]
 """Operands of an operation, by name."""
@@ -59,22 +59,21 @@ def _check_topk(topk: int, g: Geometry) -> None:
 
 
 def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
-    """Return `cache` [B, Hkv, R, D] with `new` [B, Hkv, 1, D] in row[b] of every active slot."""
-    result = cache.clone()
-    for slot in range(cache.shape[0]):
-        if not active[slot]:
-            continue
-        if not 0 <= int(row[slot]) < cache.shape[2]:
-            undefined(CacheUndefinedErrors.ROW_OUT_OF_BOUNDS, row=int(row[slot]), slot=slot, rows=cache.shape[2])
-        result[slot, :, int(row[slot])] = new[slot, :, 0]
+    """Return `cache` [B, Hkv, R, D] with `new` [Q, Hkv, 1, D] in row[q] of the slot of every active token."""
+    result, tokens = cache.clone(), new.shape[0] // cache.shape[0]
+    for token in active.nonzero()[:, 0].tolist():
+        slot, at = token // tokens, int(row[token])
+        if not 0 <= at < cache.shape[2]:
+            undefined(CacheUndefinedErrors.ROW_OUT_OF_BOUNDS, row=at, slot=slot, rows=cache.shape[2])
+        result[slot, :, at] = new[token, :, 0]
     return result
 
 
 def validity(
     position: Tensor, base: Tensor, active: Tensor, topk: int, g: Geometry, index: Tensor | None = None
 ) -> Tensor:
-    """Return the rows that the query at `position` [B] may see, for rings that begin at `base` [B]: [B, R] i1, or
-    [B, R + K] if an `index` [B, Hkv, K] names rows that replace some of the cache's."""
+    """Return the rows that the query at `position` [Q] may see, for rings that begin at `base` [Q]: [Q, R] i1, or
+    [Q, R + K] if an `index` [B, Hkv, K] names rows that replace some of the cache's."""
     _check_topk(topk, g)
     row, at = torch.arange(g.budget + g.spare), position[:, None]
     first = base.clamp(g.sink, g.sink + topk)[:, None]
@@ -86,7 +85,7 @@ def validity(
     if index is None:
         return seen
     kept = slice(g.sink, g.sink + g.topk)
-    selected = seen[:, kept] & (index[:, 0] >= 0)
+    selected = seen[:, kept] & (index[:, 0].repeat_interleave(len(position) // len(index), 0) >= 0)
     seen[:, kept] &= ~selected
     return torch.cat([seen, selected], 1)
 
@@ -171,22 +170,24 @@ def attention(
 def cached_attention(
     query: Tensor, segments: Sequence[Segment], width: int, scoring: Scoring, types: Types, row_format: RowFormat = INT8
 ) -> Tensor:
-    """Return the attention of each slot's query over the valid rows of segments, [B, H, 1, width]; zeros without a
+    """Return the attention of each token's query over the valid rows of segments, [Q, H, 1, width]; zeros without a
     valid row. Rows of i8 are encoded in `row_format`."""
     out = query.new_zeros(*query.shape[:3], width)
-    for slot in range(query.shape[0]):
-        if any(segment["valid"][slot].any() for segment in segments):
+    for token in range(query.shape[0]):
+        if any(segment["valid"][token].any() for segment in segments):
             names = [name for name in ("key", "value") if name in segments[0]]
-            sides = ([rows_of(segment, side, slot) for segment in segments] for side in names)
+            sides = ([rows_of(segment, side, token) for segment in segments] for side in names)
             k, *values = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
             v = values[0] if values else k[..., :width]
-            out[slot], _ = attention(query[slot], k, v, scoring, None, types)
+            out[token], _ = attention(query[token], k, v, scoring, None, types)
     return out
 
 
-def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
-    """Return the valid rows of a slot as stored, [Hkv, N, ..]."""
-    rows, valid = segment[side][slot], segment["valid"][slot]
+def rows_of(segment: Segment, side: str, token: int) -> Tensor:
+    """Return the rows of a token's slot that it sees, as stored, [Hkv, N, ..]."""
+    valid = segment["valid"][token]
+    slot = token // (len(segment["valid"]) // len(segment[side]))
+    rows = segment[side][slot]
     return gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid]
 
 

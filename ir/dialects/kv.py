@@ -213,6 +213,8 @@ class Checked(Kv.Operation):
                 f"{sizes['H']} heads do not divide into {sizes['G']} groups, or {sizes['N']} decays per head do not "
                 f"fit keys of width {sizes['D']} (1 or {sizes['D']})"
             )
+        if {"Q", "B"} <= sizes.keys():
+            _check_tokens(cls.OPERATION_NAME, sizes["Q"], sizes["B"], geometry)
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             top = sizes["Top"]
             raise SignatureMismatch(f"has {sizes['J']} rows for the {top} experts of a token, expected 1 or {top}")
@@ -235,6 +237,16 @@ class Checked(Kv.Operation):
         covered = geometry.budget + geometry.spare + (geometry.topk if "index" in spec.operands else 0)
         if "N" in sizes and "position" in spec.operands and sizes["N"] != covered:
             raise SignatureMismatch(f"covers {sizes['N']} rows, {GEOMETRY} has {covered}")
+
+
+def _check_tokens(name: str, tokens: int, slots: int, geometry: Geometry) -> None:
+    """Check the number of tokens in a step of an operation over the caches of slots."""
+    if tokens % slots:
+        raise SignatureMismatch(f"has {tokens} tokens for {slots} slots, expected a multiple")
+    if tokens > slots and name not in SEVERAL_TOKENS:
+        raise SignatureMismatch(f"has {tokens} tokens for {slots} slots, but takes one token per slot")
+    if tokens // slots > geometry.spare + 1 and name != "kv.cached_attention":
+        raise SignatureMismatch(f"has {tokens // slots} tokens per slot, {GEOMETRY} has {geometry.spare} spare rows")
 
 
 def _check_parts(op: Any, spec: OpSpec, sizes: Mapping[str, int]) -> None:
@@ -329,6 +341,7 @@ ATTENDING = frozenset(name for name in STATEFUL if "scale" in SPECS[name].attrib
 """The attention operations among them."""
 FETCHING = frozenset(("kv.fetch", "kv.query_attention"))
 """Operations with resident rows; `kv.query_attention` has them only if a step may fetch a limited number of rows."""
+SEVERAL_TOKENS = frozenset(f"kv.{record.op}" for record in operations.SEVERAL_TOKENS)
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))
 """Operations that take the cache they read and the cache they update as separate operands."""
 

@@ -44,6 +44,8 @@ class StepProofErrors(ProofKind):
     LANDMARK_WIDTH = "it keeps keys of {key} numbers as landmarks of {bits} bits in rows of {width}"
     LANDMARK_SCALES = "its landmarks have {bits} bits and scales, but only codes have scales"
     LANDMARK_NO_SCALES = "its landmarks have {bits} bits and no scales"
+    TOKENS = "it has {tokens} tokens for {slots} slots, it must have one per slot, or in {steps} equally many"
+    SPARE_ROWS = "it has {tokens} tokens per slot, and {spare} spare rows"
     RING = "the ring has sink {sink} and recent {recent} in {rows} rows"
     NEGATIVE_SPARE = "its ring has {spare} spare rows, which must not be negative"
     NEGATIVE_CHOICE = "it chooses {topk} rows, which must not be negative"
@@ -66,6 +68,8 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
     """Check the sizes and settings of a step that stands at `where`."""
     if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
         raise StepProofErrors.HEADS(where=where, heads=sizes["H"], kv_heads=sizes["Hkv"])
+    if {"Q", "B"} <= sizes.keys():
+        _check_tokens(step, sizes["Q"], sizes["B"], where)
     if isinstance(step, ops.CachedAttention) and not step.segments:
         raise StepProofErrors.NO_SEGMENT(where=where)
     if isinstance(step, ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention):
@@ -106,6 +110,15 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.TOO_FEW_NUMBERS(where=where, chosen=sizes["Top"], numbers=sizes["N"])
     if isinstance(step, ops.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         raise StepProofErrors.POOL(where=where, mode=step.mode, width=step.width)
+
+
+def _check_tokens(step: Any, tokens: int, slots: int, where: str) -> None:
+    """Check the number of tokens in a decode step over the caches of slots."""
+    if tokens % slots or (tokens > slots and not isinstance(step, ops.SEVERAL_TOKENS)):
+        names = [record.kind for record in ops.SEVERAL_TOKENS if record.kind]
+        raise StepProofErrors.TOKENS(where=where, tokens=tokens, slots=slots, steps=names)
+    if isinstance(step, ops.DecodeAttention) and tokens // slots > step.spare + 1:
+        raise StepProofErrors.SPARE_ROWS(where=where, tokens=tokens // slots, spare=step.spare)
 
 
 def _check_choice(step: ops.ChooseByIndex, sizes: Sizes, where: str) -> None:

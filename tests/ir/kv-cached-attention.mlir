@@ -18,7 +18,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rank
 // Flags are per slot and row, the same for all heads.
-// ERROR: InputError: 'kv.cached_attention' segments[0].valid is tensor<2x2x9xi1>, expected a tensor of rank 2 [B R0]
+// ERROR: InputError: 'kv.cached_attention' segments[0].valid is tensor<2x2x9xi1>, expected a tensor of rank 2 [Q R0]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x2x9xi1>) -> tensor<2x4x1x6xf32> {
     %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9xi1>) -> tensor<2x4x1x6xf32>

@@ -36,7 +36,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: new rows
 // As many new keys as slots.
-// ERROR: InputError: 'kv.decode_attention' new_key is tensor<3x2x1x8xf32>: dimension 0 (B) is 3, expected 2
+// ERROR: InputError: 'kv.decode_attention' new_key is tensor<3x2x1x8xf32>: dimension 0 (Q) is 3, expected 2
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<3x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {

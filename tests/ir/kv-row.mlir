@@ -18,7 +18,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rank
 // Positions are one per slot.
-// ERROR: InputError: 'kv.row' position is tensor<2x1xi64>, expected a tensor of rank 1 [B]
+// ERROR: InputError: 'kv.row' position is tensor<2x1xi64>, expected a tensor of rank 1 [Q]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2x1xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2x1xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -42,7 +42,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: slots
 // As many rows as positions.
-// ERROR: InputError: 'kv.row' row is tensor<3xi64>: dimension 0 (B) is 3, expected 2
+// ERROR: InputError: 'kv.row' row is tensor<3xi64>: dimension 0 (Q) is 3, expected 2
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<3xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<3xi64>
@@ -54,7 +54,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: not a tensor
 // A position is a tensor, not a number.
-// ERROR: InputError: 'kv.row' position is index, expected a tensor of rank 1 [B]
+// ERROR: InputError: 'kv.row' position is index, expected a tensor of rank 1 [Q]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: index, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (index, tensor<2xi64>, index) -> tensor<2xi64>
@@ -66,7 +66,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: bases
 // One per slot.
-// ERROR: InputError: 'kv.row' base is tensor<3xi64>: dimension 0 (B) is 3, expected 2
+// ERROR: InputError: 'kv.row' base is tensor<3xi64>: dimension 0 (Q) is 3, expected 2
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<3xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<3xi64>, index) -> tensor<2xi64>

@@ -109,3 +109,39 @@ module attributes {kv.geometry = #geometry} {
     return %0 : tensor<2x2x9x4xf32>
   }
 }
+
+// -----
+
+// CASE: several tokens
+// The tokens of a slot follow one another: two for each slot, one of which may be rejected.
+// CHECK: "kv.update"({{.*}}){{.*}} : (tensor<2x2x10x8xf32>, tensor<4x2x1x8xf32>, tensor<4xi64>, tensor<4xi1>) -> tensor<2x2x10x8xf32>
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, spare = 1 : i64}} {
+  func.func @f(%cache: tensor<2x2x10x8xf32>, %new: tensor<4x2x1x8xf32>, %row: tensor<4xi64>, %active: tensor<4xi1>) -> tensor<2x2x10x8xf32> {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x10x8xf32>, tensor<4x2x1x8xf32>, tensor<4xi64>, tensor<4xi1>) -> tensor<2x2x10x8xf32>
+    return %0 : tensor<2x2x10x8xf32>
+  }
+}
+
+// -----
+
+// CASE: unequal tokens
+// Every slot has equally many tokens.
+// ERROR: InputError: 'kv.update' has 3 tokens for 2 slots, expected a multiple
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<3x2x1x8xf32>, %row: tensor<3xi64>, %active: tensor<3xi1>) -> tensor<2x2x9x8xf32> {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<3x2x1x8xf32>, tensor<3xi64>, tensor<3xi1>) -> tensor<2x2x9x8xf32>
+    return %0 : tensor<2x2x9x8xf32>
+  }
+}
+
+// -----
+
+// CASE: no spare rows
+// Each token after the first needs a spare row.
+// ERROR: InputError: 'kv.update' has 2 tokens per slot, kv.geometry has 0 spare rows
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<4x2x1x8xf32>, %row: tensor<4xi64>, %active: tensor<4xi1>) -> tensor<2x2x9x8xf32> {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<4x2x1x8xf32>, tensor<4xi64>, tensor<4xi1>) -> tensor<2x2x9x8xf32>
+    return %0 : tensor<2x2x9x8xf32>
+  }
+}

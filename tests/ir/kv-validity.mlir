@@ -20,7 +20,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rank
 // One position per slot.
-// ERROR: InputError: 'kv.validity' position is tensor<2x1xi64>, expected a tensor of rank 1 [B]
+// ERROR: InputError: 'kv.validity' position is tensor<2x1xi64>, expected a tensor of rank 1 [Q]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2x1xi64>, %active: tensor<2xi1>, %topk: index) -> tensor<2x9xi1> {
     %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2x1xi64>, tensor<2x1xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>
@@ -32,7 +32,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: slots
 // As many flags as positions.
-// ERROR: InputError: 'kv.validity' active is tensor<3xi1>: dimension 0 (B) is 3, expected 2
+// ERROR: InputError: 'kv.validity' active is tensor<3xi1>: dimension 0 (Q) is 3, expected 2
 module attributes {kv.geometry = #geometry} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<3xi1>, %topk: index) -> tensor<2x9xi1> {
     %0 = "kv.validity"(%position, %position, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<3xi1>, index) -> tensor<2x9xi1>

@@ -8,7 +8,7 @@ Query heads are laid out as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,10 +136,18 @@ def cached_attention(
 ) -> None:
     """Compute attention over the rows of segments where masks are true. Raises InputError if an index is beyond the
     rows."""
-    rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
-    keys = [segment.keys for segment in rows]
-    values = None if rows[0].value is None else [segment.values for segment in rows]
-    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
+    for own in each_token(query, segments[0].key):
+        seen = [mask[own] for mask in masks]
+        rows = [segment.seen(mask) for segment, mask in zip(segments, seen, strict=True)]
+        keys = [segment.keys for segment in rows]
+        values = None if rows[0].value is None else [segment.values for segment in rows]
+        out[own] = _attend(query[own], rows[0].key.shape[1], keys, values, seen, out.shape[-1], scoring, wide)
+
+
+def each_token(query: Tensor, cache: Tensor) -> Iterator[slice]:
+    """Yield, for the first, second, .. token of each slot, the tokens [Q] of a step over a cache of B slots."""
+    count = len(query) // len(cache)
+    return (slice(token, None, count) for token in range(count))
 
 
 def decode_attention(
@@ -175,18 +183,21 @@ def decode_attention(
     """
     check_rows(row[active], key.shape[2])
     new_key = as_stored(new_key, k_cache)
-    more = [segment.seen(mask) for segment, mask in zip(behind, masks[1:], strict=True)]
-    there = [part.seen(masks[0]) for part in selected]
-    keys = [_replaced(rows_with(key, new_key, row, active), [(part, part.rows.key) for part in there])]
-    keys += [segment.keys for segment in more]
-    values = None
-    if new_value is not None and value is not None and v_cache is not None:
+    if new_value is not None and v_cache is not None:
         new_value = as_stored(new_value, v_cache)
-        sources = [(part, part.rows.value) for part in there if part.rows.value is not None]
-        values = [_replaced(rows_with(value, new_value, row, active), sources)]
-        values += [segment.values for segment in more]
     scoring = Scoring(scale, softcap, sink_logits)
-    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
+    for own in each_token(query, key):
+        seen = [mask[own] for mask in masks]
+        more = [segment.seen(mask) for segment, mask in zip(behind, seen[1:], strict=True)]
+        there = [part.seen(seen[0]) for part in selected]
+        keys = [_replaced(rows_with(key, new_key, row, active), [(part, part.rows.key) for part in there])]
+        keys += [segment.keys for segment in more]
+        values = None
+        if new_value is not None and value is not None:
+            sources = [(part, part.rows.value) for part in there if part.rows.value is not None]
+            values = [_replaced(rows_with(value, new_value, row, active), sources)]
+            values += [segment.values for segment in more]
+        out[own] = _attend(query[own], key.shape[1], keys, values, seen, out.shape[-1], scoring, wide)
     update_rows(k_cache, new_key, row, active)
     if new_value is not None and v_cache is not None:
         update_rows(v_cache, new_value, row, active)
@@ -267,9 +278,9 @@ def _replaced(cache: Fetch, sources: Sequence[tuple[InPlace, Tensor]]) -> Fetch:
 
 
 def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
-    """Return the rows of `source` with new[b, :, 0], in its stored form, as row[b] of every active slot b."""
-    slots = active.nonzero()[:, 0]
-    rows, fresh = row[slots], new[slots, :, 0]
+    """Return the rows of `source` with new[q, :, 0], in its stored form, as row[q] of the slot of each active token."""
+    tokens = active.nonzero()[:, 0]
+    slots, rows, fresh = tokens // (len(new) // len(source)), row[tokens], new[tokens, :, 0]
 
     def fetch(begin: int, end: int) -> Tensor:
         block = source[:, :, begin:end].clone()

@@ -24,12 +24,12 @@ class ReferenceCacheErrors(ErrorKind):
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
     """Execute the step `UpdateRows` (see it for shapes) on rows of floats or on the bytes of encoded rows.
 
-    Raises InputError if the row of an active slot is not in the cache.
+    Raises InputError if the row of an active token is not in the cache.
     """
-    slots = active.nonzero()[:, 0]
-    rows = row[slots]
+    tokens = active.nonzero()[:, 0]
+    rows = row[tokens]
     check_rows(rows, cache.shape[2])
-    cache[slots, :, rows] = new[slots, :, 0].to(cache.dtype)
+    cache[tokens // (len(new) // len(cache)), :, rows] = new[tokens, :, 0].to(cache.dtype)
 
 
 def check_rows(rows: Tensor, size: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
-from sscc.compiler.interpret.kv_cache import CacheUndefinedErrors
+from sscc.compiler.interpret.kv_cache import CacheUndefinedErrors, encoded
 from sscc.compiler.interpret.types import Types
 from sscc.ir.geometry import Geometry, Span
 from tests.compiler.interpret.functions import evaluate
@@ -59,7 +59,8 @@ def kv(
 def _type(value: Tensor | int) -> str:
     if isinstance(value, int):
         return "index"
-    element = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}[value.dtype]
+    names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
+    element = names[value.dtype]
     return f"tensor<{''.join(f'{size}x' for size in value.shape)}{element}>"
 
 
@@ -201,6 +202,35 @@ def test_decode_attention_is_all_of_it_in_one(g: Geometry, *, streamed: bool) ->
     row = algorithm.row(17, g.sink + g.topk, g)
     assert torch.equal(k_new[1, :, row], x["new_key"][1, :, 0])
     assert torch.equal(v_new[2], x["value"][2] + 1)
+
+
+@pytest.mark.parametrize("dtype", ["model", "int8"])
+def test_several_tokens_of_a_slot_are_one_after_the_other(dtype: str) -> None:
+    """Also where the second token is not active. A slot has at most one token more than there are spare rows."""
+    g = dataclasses.replace(G, spare=1, dtype=dtype)
+    x, names = decode_inputs(g), "query new_key new_value".split()
+    several = {name: randn(8, *x[name].shape[1:], seed=number) for number, name in enumerate(names)}
+    several["position"] = (x["position"][:, None] + torch.arange(2)).flatten()
+    several["base"] = x["base"].repeat_interleave(2)
+    several["active"] = torch.tensor([True, True, True, False, False, False, True, True])
+    caches = [evaluator_rows(x[side], g) for side in ("key", "value")]
+
+    def step(tokens: dict[str, Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
+        operands = [*(tokens[name] for name in names), k, v, k, v]
+        operands += [tokens[name] for name in ("position", "base", "active")]
+        types = [f"tensor<{len(tokens['query'])}x{H}x1x{DV}xf32>", _type(k), _type(v)]
+        return kv("decode_attention", [*operands, g.topk], types, g, present="111111111110000")
+
+    out, *found = step(several, *caches)
+    for token in range(2):
+        own, *caches = step({name: value[token::2] for name, value in several.items()}, *caches)
+        assert torch.equal(out[token::2], own)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, caches, strict=True))
+
+
+def evaluator_rows(rows: Tensor, g: Geometry) -> Tensor:
+    """Return rows as the cache of a geometry stores them."""
+    return encoded(rows) if g.dtype == "int8" else rows
 
 
 def test_a_row_outside_of_the_cache_is_refused() -> None:

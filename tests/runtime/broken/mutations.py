@@ -1306,7 +1306,7 @@ ROWS = (
         _edit(Body, "attend", _param(1, shape=(bases.BATCH, KV, 1, bases.ENCODED), dtype="i8")),
         BodyProofErrors.OPERAND, {
             "where": "body 'attend', step 0 (decode_attention)", "operand": "new_key",
-            "pattern": "float [B, Hkv, 1, D]", "name": "new_key", "dtype": "i8", "shape": [2, 1, 1, 8],
+            "pattern": "float [Q, Hkv, 1, D]", "name": "new_key", "dtype": "i8", "shape": [2, 1, 1, 8],
         },
     ),
     Broken(

@@ -13,13 +13,13 @@ from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention, S
 from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.attention import row_source
 from sscc.runtime.backends.cpu.attention.row_attention import NativeAttentionErrors, RowAttention, UnitAttention
-from sscc.runtime.backends.cpu.attention.row_source import Address, Part, RowSource, UnitRows
+from sscc.runtime.backends.cpu.attention.row_source import Address, Part, RowSource, Unit, UnitRows
 from sscc.runtime.backends.cpu.attention.visibility import Ring, share_of, visible_rows
 from sscc.runtime.backends.cpu.codegen.encoded_rows import put_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import ADDRESSES
 from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Value, vector
-from sscc.runtime.backends.cpu.codegen.phases import Lowered
+from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Phase, units
 from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, load_element, row_bytes
 
 
@@ -36,8 +36,11 @@ def lower_decode_attention(
 
     Raises InputError if a row is not contiguous, or if rows that are read have another dtype than their cache.
     """
-    stored = meta[step.key][0][2]
-    parts = [Part(step.key, step.value or step.key, "", 0, stored)]
+    slots, _, stored, _ = meta[step.key][0]
+    several = meta[step.query][0][0] > slots
+    # New rows of other tokens are in the caches alone.
+    read_key, read_value = (step.k_cache, step.v_cache) if several else (step.key, step.value)
+    parts = [Part(read_key, read_value or read_key, "", 0, stored)]
     parts += row_source.parts_of(step.segments, meta, step.sink, in_place=True)
     parts += row_source.parts_of(behind, meta, stored)
     attention = RowAttention(step, parts, meta, features)
@@ -79,12 +82,26 @@ def lower_decode_attention(
             ADDRESSES if all(part.dense(meta) for part in parts if part.index) else 1,
             lambda number: [side[-1].nearest(number - parts[-1].first) for side in (keys, values)],
         )  # fmt: skip
-        with f.when((ring.number >= first) & (ring.number < first + count)):
-            for _, source, cache in sides:
-                put_row(f, operands[source], (unit.slot, unit.head), operands[cache], (unit.slot, unit.head, new))
+        if not several:
+            with f.when((ring.number >= first) & (ring.number < first + count)):
+                for _, source, cache in sides:
+                    put_row(f, operands[source], (unit.query, unit.head), operands[cache], (unit.slot, unit.head, new))
         group.attend(rows)
 
-    return attention.lowered(emit)
+    def write(context: Context) -> None:
+        with units(context, *meta[step.query][0][:1], attention.kv_heads) as (query, head):
+            f, slot, zero = context.f, query // attention.per_slot, context.f.constant(0)
+            unit = Unit(context, query, slot, zero, head, zero, 1, context.private, 0)
+            ring = Ring.of(unit, step)
+            _, count = visible_rows(unit, step, ring.end)
+            with f.when(count > 0):
+                for _, source, cache in sides:
+                    put_row(f, context.operands[source], (query, head), context.operands[cache], (slot, head, ring.row))
+
+    attending = attention.lowered(emit)
+    if not several:
+        return attending
+    return Lowered([Phase(attention.pairs, write), *attending.phases], attending.shared_bytes)
 
 
 @executes(CachedAttention)
@@ -115,7 +132,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
             begin, end = (f.min(f.max(row - part.first, 0), part.count) for row in (first, last))
             with f.loop(begin, end, 1, [count]) as loop:
                 (listed,) = loop.state
-                valid = load_element(f, group.operands[segment.valid], group.unit.slot, loop.index)
+                valid = load_element(f, group.operands[segment.valid], group.unit.query, loop.index)
                 for side, entries in zip(sides, lists, strict=True):
                     f.store(side.row(loop.index, valid.ne(0)), entries + listed * 8)
                 loop.carry(listed + f.cast("arith.extui", valid, I64))

@@ -61,9 +61,10 @@ class RowAttention:
                         step=step.kind, first=first, first_dtype=meta[first][2], other=name, other_dtype=meta[name][2]
                     )
         self.step, self.tokens, self.scoring = step, tokens, Scoring(step.scale, step.softcap)
-        (slots, heads, _, depth), _, query = meta[step.query]
+        (queries, heads, _, depth), _, query = meta[step.query]
         width = meta[step.out][0][3]
-        (_, self.kv_heads, _, _), _, cache = meta[parts[0].key]
+        (slots, self.kv_heads, _, _), _, cache = meta[parts[0].key]
+        self.per_slot = queries // slots
         whole = depth if parts[0].value == parts[0].key else width  # values may be the first numbers of keys
         self.block = Block(
             Rows.of(depth, meta[parts[0].key][0], cache, features.bf16_dot and query == cache == "bf16"),
@@ -74,8 +75,10 @@ class RowAttention:
             ahead=isinstance(step, DecodeAttention) and parts[-1].dense(meta) and parts[-1].count >= ADDRESSES,
         )
         self.rows = sum(part.count for part in parts if not part.in_place)
-        self.pairs = slots * tokens * self.kv_heads
-        self.splits = max(1, min(-(-ATTENTION_UNITS // self.pairs), self.rows // SPLIT_ROWS)) if tokens == 1 else 1
+        self.pairs = queries * tokens * self.kv_heads
+        # The number of splits does not depend on the number of tokens in a step, and so neither do the sums.
+        wanted = -(-ATTENTION_UNITS // (slots * self.kv_heads))
+        self.splits = max(1, min(wanted, self.rows // SPLIT_ROWS)) if tokens == 1 else 1
         self.zeros_bytes = max(self.block.keys.nbytes, self.block.values.nbytes)
 
     def lowered(self, emit: Callable[[UnitAttention], None]) -> Lowered:
@@ -87,7 +90,7 @@ class RowAttention:
 
         def head_of(unit: Unit) -> Callable[[Value], Value]:
             f, out = unit.context.f, unit.context.operands[self.step.out]
-            return lambda head: address(f, out, unit.slot, unit.head * block.group + head, unit.token)
+            return lambda head: address(f, out, unit.query, unit.head * block.group + head, unit.token)
 
         def attend(context: Context) -> None:
             f, out = context.f, context.operands[self.step.out]
@@ -114,10 +117,11 @@ class RowAttention:
         return Lowered([Phase(pairs * splits, attend, private), merging], pairs * splits * result)
 
     def _unit(self, context: Context, pair: Value, split: Value, zeros: Value) -> Unit:
-        slot, head, token = pair // self.kv_heads, pair % self.kv_heads, context.f.constant(0)
+        query, head, token = pair // self.kv_heads, pair % self.kv_heads, context.f.constant(0)
         if self.tokens > 1:
-            slot, token = slot // self.tokens, slot % self.tokens
-        return Unit(context, slot, token, head, split, self.splits, zeros, self.zeros_bytes)
+            query, token = query // self.tokens, query % self.tokens
+        slot = query if self.per_slot == 1 else query // self.per_slot
+        return Unit(context, query, slot, token, head, split, self.splits, zeros, self.zeros_bytes)
 
 
 class UnitAttention(GroupQueries):
@@ -131,7 +135,7 @@ class UnitAttention(GroupQueries):
         """Load the group's queries and clear the result; the result of the first split starts with learned sinks."""
         f, step, unit, first = self.f, self.attention.step, self.unit, self.unit.head * self.block.group
         query = self.operands[step.query]
-        self.put(address(f, query, unit.slot, first, unit.token), row_bytes(query, 1), query.dtype)
+        self.put(address(f, query, unit.query, first, unit.token), row_bytes(query, 1), query.dtype)
         self.softmax.clear()
         if step.sink_logits is not None:
             sinks = self.operands[step.sink_logits]

@@ -28,10 +28,13 @@ class Unit:
     """Coordinates of a unit: (slot, KV head, split); with tokens (slot, token, KV head).
 
     Attributes:
+        query: index of the unit's query along the first axis of queries; the slot unless a step has several tokens of
+            each slot there.
         zeros: private scratch for a row of zeros, `zeros_bytes`.
     """
 
     context: Context
+    query: Value
     slot: Value
     token: Value
     head: Value
@@ -201,19 +204,22 @@ def writing_phase(place: str, sides: Sequence[tuple[str, str]], meta: Mapping[st
         active: operand of the slots that write rows; "" for all whose place is not negative. A negative place of an
             active slot is an error.
     """
-    (slots, heads, tokens, _), rows = meta[sides[0][0]][0], meta[sides[0][1]][0][2]
+    (queries, heads, tokens, _), (slots, _, rows, _) = meta[sides[0][0]][0], meta[sides[0][1]][0]
 
     def emit(context: Context) -> None:
         f, operands = context.f, context.operands
-        with units(context, slots, tokens, heads) as (slot, token, head):
-            row = load_element(f, operands[place], slot, token)
+        with units(context, queries, tokens, heads) as (query, token, head):
+            row = load_element(f, operands[place], query, token)
             exists, outside = (row >= 0) & (row < rows), row >= rows
             if active:
-                live = load_element(f, operands[active], slot).ne(0)
+                live = load_element(f, operands[active], query).ne(0)
                 exists, outside = live & exists, live & exists.eq(0)
             report_index(f, outside)
             with f.when(exists):
                 for new, store in sides:
-                    put_row(f, operands[new], (slot, head, token), operands[store], (slot, head, row))
+                    put_row(f, operands[new], (query, head, token), operands[store], (slot_of(query), head, row))
 
-    return Phase(slots * tokens * heads, emit)
+    def slot_of(query: Value) -> Value:
+        return query if queries == slots else query // (queries // slots)
+
+    return Phase(queries * tokens * heads, emit)

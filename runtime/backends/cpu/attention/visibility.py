@@ -50,11 +50,11 @@ class Ring:
     def of(cls, unit: Unit, step: DecodeAttention) -> Ring:
         """Return the ring of a unit's slot."""
         f, operands = unit.context.f, unit.context.operands
-        position = load_element(f, operands[step.position], unit.slot)
+        position = load_element(f, operands[step.position], unit.query)
         most = (unit.context.scalars[step.topk] if step.topk else f.constant(0)) + step.sink
         base = most
         if step.base:
-            base = f.min(f.max(load_element(f, operands[step.base], unit.slot), step.sink), most)
+            base = f.min(f.max(load_element(f, operands[step.base], unit.query), step.sink), most)
         end = most + step.recent
         rows = end + step.spare - base
         row = f.select(position < base, position, f.max(position - base, 0) % rows + base)
@@ -81,8 +81,8 @@ class Ring:
 def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
     """Return the first number and the count of the visible rows before `end` that the unit takes."""
     f, operands = unit.context.f, unit.context.operands
-    position = load_element(f, operands[step.position], unit.slot)
-    active = load_element(f, operands[step.active], unit.slot).ne(0)
+    position = load_element(f, operands[step.position], unit.query)
+    active = load_element(f, operands[step.active], unit.query).ne(0)
     report_index(f, active & (position < 0))
     total = f.min(f.select(active, f.max(position + 1, 0), 0), end)
     if step.window_stride is not None:  # a query sees its chunk of the ring

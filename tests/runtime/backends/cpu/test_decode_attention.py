@@ -377,6 +377,41 @@ def test_rows_that_no_query_sees_may_be_anything(spare: int, features: Features)
 
 
 @pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("tokens", "kept"), [(2, F32), (4, BF16)])
+def test_several_tokens_of_a_slot_have_the_bits_of_one_after_the_other(
+    tokens: int, kept: torch.dtype, features: Features
+) -> None:
+    """In the first lap of a ring and later, over its end, and with tokens that are not active behind those that are."""
+    step, end = replace(DECODE, spare=tokens - 1), SR + 30
+    one = decode_inputs(4, 2, 20, 33, kept, rows=end + tokens - 1, topk=30)
+    first = torch.tensor([end - 2, 7, end + tokens - 1, 700, 0])
+    active = torch.tensor([tokens, 1, tokens, tokens - 1, 0])
+    generator = torch.Generator().manual_seed(3)
+    several = one | {
+        name: torch.randn(5 * tokens, *one[name].shape[1:], generator=generator).to(one[name].dtype)
+        for name in ("query", "new_key", "new_value")
+    }
+    several = copied(several) | {
+        "position": (first[:, None] + torch.arange(tokens)).flatten(),
+        "base": one["base"].repeat_interleave(tokens),
+        "active": (torch.arange(tokens) < active[:, None]).flatten(),
+        "out": torch.full((5 * tokens, *one["out"].shape[1:]), 9.0).to(one["out"].dtype),
+    }
+    want, expected = decode_reference(several, step), torch.empty_like(several["out"])
+    for token in range(tokens):
+        own = slice(token, None, tokens)
+        names = ("query", "new_key", "new_value", "position", "base", "active")
+        one |= {name: several[name][own].clone() for name in names}
+        decode(one, features, step)(one)
+        expected[own] = one["out"]
+    decode(several, features, step)(several)
+    assert torch.equal(several["out"], expected)
+    for name in ("k_cache", "v_cache"):
+        assert torch.equal(several[name], one[name])
+    check(several, want)
+
+
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("spare", [0, 5])
 def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(spare: int, features: Features) -> None:
     """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
@@ -680,6 +715,32 @@ def test_cached_attention_is_the_references(
     tensors["k_cache"].nan_to_num_()
     check(tensors, want)
     assert not tensors["out"][1].any()
+
+
+def test_the_steps_on_their_own_take_several_tokens_of_a_slot() -> None:
+    """Rows are written token by token; each token sees the rows of its slot that its mask shows."""
+    inputs, generator = decode_inputs(6, 2, 40, 24, rows=80), torch.Generator().manual_seed(5)
+    tensors = {name: inputs[name] for name in ("k_cache", "v_cache")}
+    tensors |= {
+        "query": torch.randn(10, 6, 1, 40, generator=generator), "out": torch.zeros(10, 6, 1, 24),
+        "valid": torch.rand(10, 80, generator=generator) < 0.6, "new": torch.randn(10, 2, 1, 40, generator=generator),
+        "row": torch.arange(10) * 7, "active": torch.arange(10) != 4,
+    }  # fmt: skip
+    want, wide = copied(tensors), {"scoring": Scoring(CACHED.scale), "wide": torch.float64}
+    cache.update_rows(want["k_cache"], want["new"], want["row"], want["active"])
+    rows = [attention.SegmentRows(want["k_cache"], want["v_cache"], None)]
+    attention.cached_attention(want["query"], rows, [want["valid"]], want["out"], **wide)  # type: ignore[arg-type]
+    meta = meta_of(tensors)
+    CompiledStep(lower_update_rows(UpdateRows("k_cache", "new", "row", "active"), meta, HOST), meta, HOST)(tensors, 3)
+    CompiledStep(lower_cached_attention(CACHED, meta, HOST), meta, HOST)(tensors, 3)
+    check(tensors, want)
+    for slot in range(5):  # each slot alone, one token after the other
+        for token in (2 * slot, 2 * slot + 1):
+            alone = {name: tensors[name][slot : slot + 1].clone() for name in ("k_cache", "v_cache")}
+            alone |= {name: tensors[name][token : token + 1].clone() for name in ("query", "out", "valid")}
+            own = [attention.SegmentRows(alone["k_cache"], alone["v_cache"], None)]
+            attention.cached_attention(alone["query"], own, [alone["valid"]], alone["out"], **wide)  # type: ignore[arg-type]
+            assert torch.equal(want["out"][token], alone["out"][0])
 
 
 @pytest.mark.parametrize("features", FEATURES)
