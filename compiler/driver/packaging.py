@@ -93,8 +93,8 @@ def write_artifact(
 
 
 def packing_weights(program: Program, checkpoint: Checkpoint) -> AbstractContextManager[Callable[[], str]]:
-    """Pack a checkpoint's weights into the user's cache during the block, in the layout for a run of the program. Yields
-    a function that waits for the end and returns their digest; it raises the errors of `pack_weights`."""
+    """Pack a checkpoint's weights into the user's cache during the block, in the layout for a run of the program. The
+    block gets a function that waits for the end and returns their digest; it raises the errors of `pack_weights`."""
     layout, read = layout_of(program, "weight"), checkpoint_reader(checkpoint, str(checkpoint.path))
     whole = {name: stack.whole for name, stack in layout.items()}
 

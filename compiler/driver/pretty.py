@@ -232,8 +232,8 @@ class _Function:
         return True
 
     def _sliced(self, op: ir.Operation, source: ir.Type | None = None) -> str | None:
-        """Return the indices of a slice: a single index for a length of 1, else a range, or ":" for a whole dimension. ":"
-        is omitted at the end. None for a slice with strides."""
+        """Return the indices of a slice: a single index for a length of 1, else a range, or ":" for a whole dimension,
+        except at the end. None for a slice with strides."""
         shape = ir.RankedTensorType(source or op.operands[0].type).shape
         values = iter(list(op.operands)[1 if op.name == "tensor.extract_slice" else 2 :])
         offsets, sizes, strides = (_numbers(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))

@@ -1,8 +1,8 @@
 """Cache of packed weights for artifacts without weights: they are packed once, and later loads only map them.
 
 The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights in the
-program's layout, with the layers of looped kernels stacked. Its name is their digest. It can be deleted at any time. The
-sha256 of its bytes is stored beside it: a packed file that is damaged, or lacks its digest because its writer was
+program's layout, with the layers of looped kernels stacked. Its name is their digest. It can be deleted at any time.
+The sha256 of its bytes is stored beside it: a packed file that is damaged, or lacks its digest because its writer was
 killed, is packed again.
 """
 
