@@ -70,13 +70,13 @@ class SamplingParams:
     Attributes:
         n: number of answers to each prompt. Answer i is sampled with seed + i, so that a single request with that seed
             reproduces it.
-        temperature: 0 is greedy. None: from the model's generation_config.json, greedy without one; this also applies
-            to `top_p`, `top_k`, `min_p` and `repetition_penalty`.
+        temperature: 0 for greedy decoding; None for the value in the model's generation_config.json, or greedy without
+            that file. None has this meaning also for `top_p`, `top_k`, `min_p` and `repetition_penalty`.
         top_p: keep the most likely tokens that together have this probability; 1 keeps all.
         top_k: number of most likely tokens to keep; 0 or -1 keeps all.
         min_p: drop tokens less likely than this times the most likely; 0 drops none.
         seed: random seed; None for a different one every time.
-        max_tokens: maximum length of an answer; None: 64, or as many tokens as fit.
+        max_tokens: maximum tokens of an answer; None for 64, or fewer if fewer fit the context.
         stop: strings that end the text, and are not part of it.
         stop_token_ids: tokens that end the text, in addition to the model's end tokens.
         ignore_eos: True if the model's end tokens do not end the text.
@@ -218,7 +218,7 @@ class RequestOutput:
     Attributes:
         prompt: its text, for a conversation after applying the chat template; None for a prompt of tokens.
         prompt_token_ids: its tokens.
-        outputs: answers, `SamplingParams.n` of them.
+        outputs: the `SamplingParams.n` answers.
         prompt_logprobs: one for each token of the prompt except the first, if requested.
     """
 

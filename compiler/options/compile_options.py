@@ -52,7 +52,7 @@ _MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
 
 
 class OptionErrors(ErrorKind):
-    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, a program has at most {most} ranks"
+    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, but a program has at most {most} ranks"
     SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} applies to sums between ranks: give --tp, too"
     KEEP_WITHOUT_WEIGHTS = (
         UsageError,
@@ -67,8 +67,8 @@ class OptionErrors(ErrorKind):
         UsageError,
         "{option} needs --dump-ir-dir, --print-ir-before, --print-ir-after, or --compile-to with a lower level",
     )
-    NO_OPT_LEVEL = UsageError, "-O{level} does not exist, the levels are {known}"
-    EVEN_POOL = UsageError, "--kv-pool is {pool}, the pooling kernel must be odd"
+    NO_OPT_LEVEL = UsageError, "-O{level} does not exist; the levels are {known}"
+    EVEN_POOL = UsageError, "--kv-pool is {pool}, but the width of the pooling must be odd"
     ONLY_BY_QUERY = UsageError, "{option} needs --kv-policy query"
     BUDGET_PER_LAYER = (
         UsageError,
@@ -99,7 +99,7 @@ class OptionErrors(ErrorKind):
         UsageError,
         "a dump holds no weights: give them with --checkpoint, or compile with --no-weights",
     )
-    MODEL_FROM_STDIN = UsageError, "a model cannot come from stdin, only a dump can: give --compile-from LEVEL"
+    MODEL_FROM_STDIN = UsageError, "only a dump can be read from stdin: give a file, or --compile-from LEVEL for a dump"
     NO_OUTPUT_NAME = UsageError, "the input is stdin, so the output has no default name: give one with -o"
     NO_CONTEXT = UsageError, "the context length of the model is unknown: give --max-context"
     CONTEXT_TOO_LONG = (
@@ -107,7 +107,7 @@ class OptionErrors(ErrorKind):
         "--max-context {context} exceeds the model's longest context: lower it to at most {longest}",
     )
     UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
-    WEIGHTS_TWICE = UsageError, "--weights {text} says {first} and {second}: give one of them"
+    WEIGHTS_TWICE = UsageError, "--weights {text} contains both {first} and {second}: give one of them"
     UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
     BUDGET_TOO_SMALL = (
         UsageError,
