@@ -1,12 +1,13 @@
-"""Records of options: one record says everything about an option, and parsers, checks and references derive from it.
+"""Option records: the single description of each option, from which parsers, checks and the reference are derived.
 
-A record stands in the metadata of a dataclass field, which gives the option its name, type and default::
+A record is kept in the metadata of a dataclass field, whose name, type and default are those of the option::
 
     @dataclass(frozen=True)
     class Options:
-        batch: int | None = option(None, "sequences that decode together", "B", least=1)
+        batch: int | None = option(None, "sequences decoded together", "B", least=1)
 
-`check_options` checks the bounds and choices of such a dataclass, and `options_of` makes one of a parsed command line.
+`check_options` checks the bounds and choices of such a dataclass, and `options_of` builds one from a parsed command
+line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sscc.ir.suggestions import check_choice
 
 _KEY = "option"
 FINITE = sys.float_info.max
-"""The bound of a number that may be as large as it likes."""
+"""Value of `most` for a number without an upper bound."""
 
 T = TypeVar("T")
 
@@ -38,27 +39,26 @@ class Option:
     """An option of commands and of a function in Python.
 
     Attributes:
-        help: a phrase for `--help` and the reference, which begins with a noun or a verb.
-        metavar: name of its value in help.
-        group: heading under which help lists it; "" for none.
-        default: the default in words, where only a model or a machine decides it.
-        model_help, model_default, model_choices: help, default and choices of commands that compile a model on the way,
-            where they are others.
-        least, most: bounds of a number. An option with `most` has `least`, too.
-        exclusive: True if the number must be above `least`.
-        choices: the values that it may have; called for them if they depend on what is installed.
-        parse: reads the value from text; None for the reader of its type.
-        flags: its names on the command line; () for `--name`. A name that begins with `--no-` sets it to False.
-        positional: True for an argument that has a place instead of a flag.
-        words: True if one flag takes several values, which `tuple` options otherwise take from several flags.
-        optional_value: the value of a flag without one; None if it needs one.
-        one_of: name of a set of options of which a command line has one at most; "" for none.
+        help: phrase for `--help` and the reference; begins with a noun or a verb.
+        metavar: placeholder for the value in help.
+        group: heading of its group in help; "" for none.
+        default: description of a default that depends on the model or the machine.
+        model_help, model_default, model_choices: help, default and choices for commands that compile a model
+            implicitly, if they differ.
+        least, most: bounds of a number. `most` requires `least`.
+        exclusive: True if the number must be greater than `least`.
+        choices: allowed values, or a function that returns them if they depend on installed packages.
+        parse: converts text to the value; None for the converter of its type.
+        flags: names on the command line; () for `--name`. A flag that begins with `--no-` sets the option to False.
+        positional: True for a positional argument.
+        words: True if one flag takes several values; otherwise the flag of a `tuple` option is repeated.
+        optional_value: value of the flag without an argument; None if the flag needs one.
+        one_of: name of a set of mutually exclusive options; "" for none.
         inverted: True for a switch that is on by default.
-        of_models: True for commands that take a model in place of an artifact, too.
-        rows: True if it decides which rows a layer keeps that attends to all positions.
-        in_dump: True if a dump holds its effect, so that a compilation from a dump cannot change it.
-        identity: True if it is part of the identity of a program, or of the results of an evaluation: another value
-            gives another one.
+        of_models: True if commands that accept a model in place of an artifact have this option, too.
+        rows: True if it affects the selection of cache rows in layers with full attention.
+        in_dump: True if dumps record its effect, so that compilation from a dump cannot change it.
+        identity: True if a different value gives a different program, or different results of an evaluation.
     """
 
     help: str
@@ -86,14 +86,14 @@ class Option:
 
     @property
     def values(self) -> Sequence[Any]:
-        """The values that it may have; () for any."""
+        """The allowed values; () for any."""
         return self.choices() if callable(self.choices) else self.choices
 
     def described(self, *, of_models: bool = False) -> str:
-        """Return the help with the default in words.
+        """Return the help text, with the default if it is described in words.
 
         Args:
-            of_models: for a command that compiles a model on the way.
+            of_models: True for a command that compiles a model implicitly.
         """
         help, default = self.help, self.default
         if of_models:
@@ -101,10 +101,10 @@ class Option:
         return f"{help} (default: {default})" if default else help
 
     def check(self, name: str, value: Any) -> None:
-        """Raise UsageError for a number out of bounds and for a value that is none of the choices; None is neither.
+        """Raise UsageError for a number out of bounds, or a value that is not one of the choices. None is always valid.
 
         Args:
-            name: the option in an error.
+            name: name of the option in the error.
             value: one value, or a list or tuple of them.
         """
         choices = tuple(self.values)
@@ -130,8 +130,7 @@ def option(value: Any, /, help: str, metavar: str | None = None, **record: Any) 
     """Return a dataclass field with the record of an option.
 
     Args:
-        value: default of the field, a function without arguments that gives it, or `MISSING` for an option that a
-            command line must have.
+        value: default of the field, a function without arguments that returns it, or `MISSING` for a required option.
         help, metavar, record: see `Option`.
     """
     metadata = {_KEY: Option(help, metavar, **record)}
@@ -143,11 +142,11 @@ def option(value: Any, /, help: str, metavar: str | None = None, **record: Any) 
 
 
 def option_like(kind: type, name: str, value: Any, **changes: Any) -> Any:
-    """Return a dataclass field with the record of another dataclass's option, its flag and another default.
+    """Return a dataclass field with the record and the flag of another dataclass's option, and a new default.
 
     Args:
         value: default of the field.
-        changes: other attributes of the record.
+        changes: attributes of the record to replace.
     """
     record = records_of(kind)[name]
     flags = record.flags or (flag_of(name),)
@@ -155,7 +154,7 @@ def option_like(kind: type, name: str, value: Any, **changes: Any) -> Any:
 
 
 def records_of(kind: type) -> dict[str, Option]:
-    """Return the records of a dataclass by field name, in their order."""
+    """Return the records of a dataclass by field name, in the order of the fields."""
     return {each.name: each.metadata[_KEY] for each in dataclasses.fields(kind) if _KEY in each.metadata}
 
 
@@ -166,10 +165,10 @@ def flag_of(name: str, record: Option | None = None) -> str:
 
 
 def options_of(kind: type[T], parsed: object, **others: Any) -> T:
-    """Return a dataclass of options with the values of a parsed command line. Raises as the dataclass.
+    """Return an instance of a dataclass of options, with the values of a parsed command line. Raises its errors.
 
     Args:
-        parsed: has an attribute for each option of the command.
+        parsed: namespace with an attribute for each option of the command.
         others: values of other fields.
     """
     values = {name: getattr(parsed, name) for name in records_of(kind) if hasattr(parsed, name)}
@@ -178,20 +177,20 @@ def options_of(kind: type[T], parsed: object, **others: Any) -> T:
 
 
 def check_options(values: Any, *, as_flags: bool = True) -> None:
-    """Check bounds and choices of a dataclass's options.
+    """Check the bounds and choices of the options of a dataclass instance.
 
     Args:
-        as_flags: name options as the command line does, "--max-queue" for `max_queue`.
+        as_flags: True if errors name options as on the command line: "--max-queue" for `max_queue`.
 
     Raises:
-        UsageError: a value is out of range, or none of the choices.
+        UsageError: a value is out of range, or not one of the choices.
     """
     for name, record in records_of(type(values)).items():
         record.check(flag_of(name, record) if as_flags else name, getattr(values, name))
 
 
 def described_fields(kind: type) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type and description of each option of a dataclass, for the reference."""
+    """Yield the name, type and description of each option of a dataclass, for the reference."""
     for each in dataclasses.fields(kind):
         record: Option | None = each.metadata.get(_KEY)
         if record is not None:
@@ -202,7 +201,7 @@ def described_fields(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _bounded(value: float) -> float:
-    """Return an integer beyond what a float holds as an infinite one, which formats."""
+    """Return `value`, or an infinity for an integer beyond the range of floats, which could not be formatted."""
     try:
         float(value)
     except OverflowError:

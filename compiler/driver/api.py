@@ -41,13 +41,13 @@ def compile(
     Args:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file; or a
             causal language model of transformers in memory, which gives the same artifact, bit for bit, as the folder
-            that its `save_pretrained` writes, and is not changed. Without `output` the artifact is named after its
-            class.
+            that its `save_pretrained` writes, and which is not modified. Without `output` the artifact is named after
+            its class.
         tokenizer: tokenizer of a model in memory; without one the artifact works on tokens only.
         options: fields of `CompileOptions`; `weights` as on the command line ("reference,int4:64").
 
     Raises:
-        SsccError: the subclass tells the kind of error, the message how to fix it.
+        SsccError: the subclass tells the kind of error, and the message how to fix it.
     """
     require(COMPILE, "sscc.compile")
     from sscc.compiler.driver.driver import compile_model
@@ -82,8 +82,8 @@ def load(
 
     Args:
         checkpoint: weights to use instead of the artifact's, with the same names and shapes.
-        interpreter: name of the interpreter that executes it.
-        threads: number of threads that the interpreter may use; None for the interpreter's default.
+        interpreter: name of the interpreter that executes the program.
+        threads: number of threads of the interpreter; None for its default.
         verify: compare the weights with their digests, unless their files have not changed since the last comparison.
 
     Raises:

@@ -139,7 +139,7 @@ class CompilationErrors(ErrorKind):
     SCHEDULE_NOT_VALID = InternalError, "the compiler produced an invalid schedule: {cause}"
     DTYPE_OF_PROGRAM = (
         UsageError,
-        "{path} is a program in {dtype}, which --dtype {option} cannot change: export it again in that dtype",
+        "{path} was exported in {dtype}, which --dtype {option} cannot change: export it again in {option}",
     )
     NOTHING_TO_SELECT = UsageError, "the rule {rule} has nothing to select, because topk is 0: leave --kv-policy out"
     NO_LAYER_TO_SELECT_IN = (
@@ -151,8 +151,8 @@ class CompilationErrors(ErrorKind):
     NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
     ALIBI_ROWS = (
         UnsupportedError,
-        "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold positions, "
-        "which must keep every bit",
+        "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K contain "
+        "positions, which must not be rounded",
     )
     OTHER_LEVEL = UsageError, "{path} is a dump of level {level}, not {option}: give --compile-from {level}"
     NO_CONSTANTS = (
@@ -160,7 +160,10 @@ class CompilationErrors(ErrorKind):
         "{path} comes from an exported program, whose constants are not in the dump: give the program with "
         "--checkpoint",
     )
-    DUMPS_HOLD_INPUT = UsageError, "--dump-ir-dir {folder} holds {path}, which it would replace: give another folder"
+    DUMPS_HOLD_INPUT = (
+        UsageError,
+        "--dump-ir-dir {folder} contains {path}, which would be replaced: give another folder",
+    )
     STALE_DUMP = OutputError, "{folder}: an earlier dump cannot be removed: {reason}"
     DUMP_FOLDER = OutputError, "{folder} cannot be created: {reason}"
 
@@ -169,27 +172,27 @@ class CompilationWarnings(ErrorKind):
     SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and are placed in {far}"
     INDEXED = (
         SsccWarning,
-        "without effect on the {count} layers whose rows the model's own index chooses: {options}",
+        "ignored in the {count} layers whose rows the model's own index selects: {options}",
     )
     STRETCHED = (
         SsccWarning,
-        "all positions get the frequencies ({type}) of a text of {context} tokens, shorter texts too: within {length} "
-        "tokens the model itself has others",
+        "all positions get the rotary frequencies ({type}) of a text of {context} tokens, even in shorter texts; the "
+        "model itself uses different ones for texts of up to {length} tokens",
     )
     OTHER_CHECKPOINT = (
         SsccWarning,
-        "{path} was made from a checkpoint other than {checkpoint}: only shapes and names are checked",
+        "{path} was dumped from a checkpoint other than {checkpoint}: only names and shapes are checked",
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """The start of a compilation: a module with the facts of its program, its weights and constants.
+    """Starting point of a compilation: a module with the facts of its program, its weights and constants.
 
     Attributes:
         checkpoint: checkpoint of the weights; None for a dump compiled without weights.
         constants: returns constants by name; called if the schedule uses any.
-        golden_prompt: tokens for the recorded run; None for the default ones.
+        golden_prompt: tokens of the recorded prompt; None for the default prompt.
         weights: requested storage of weights; None for no change.
     """
 
@@ -207,7 +210,7 @@ class Opened:
     Attributes:
         geometry: cache geometry; None for an exported program, whose layers are counted after capture.
         weights: storage of weights.
-        formats: formats in which weights are kept, by name.
+        formats: formats of weights that are kept as stored, by name.
         golden_prompt: see `Source`.
     """
 
@@ -225,12 +228,12 @@ def compile_model(
     """Compile according to `options`, and write the artifact, or the module of a lower level.
 
     Args:
-        checkpoint: the model, if it is open already; None opens `options.model`.
-        pack: prepare for a run that follows: pack the weights that the artifact refers to into the user's cache at the
-            same time, and verify the module only after the last pass.
+        checkpoint: the model, if it is already open; None opens `options.model`.
+        pack: prepare for an immediate run: concurrently pack the weights that the artifact refers to into the user's
+            cache, and verify the module only after the last pass.
 
     Raises:
-        SsccError: the subclass tells if the input, the model, an option or the output is at fault.
+        SsccError: its subclass tells whether the input, the model, an option or the output is at fault.
     """
     with recorded(Stopwatch()) as stopwatch, collecting() as warnings:
         result = replace(_compile_model(options, checkpoint, pack), warnings=tuple(warnings))
@@ -255,7 +258,7 @@ def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None, pack:
         except Exception as error:
             if isinstance(error, SsccError) and not isinstance(error, InternalError):
                 raise
-            # Usually the user's edit of the dump is the cause, not the pass.
+            # The cause is usually the user's edit of the dump, not a pass.
             raise CompilationErrors.DUMP_FAILED(
                 path=options.model, level=options.compile_from, cause=one_line(error)
             ) from error
@@ -268,7 +271,7 @@ def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None, pack:
 
 
 def _shard(options: CompileOptions) -> Shard | None:
-    """Return the pass that cuts the program over ranks; None where no option asks for it."""
+    """Return the pass that shards the program over ranks; None without `--tp`."""
     return None if options.tp is None else Shard(options.tp, options.tp_sums)
 
 
@@ -321,7 +324,7 @@ def _compile(options: CompileOptions, source: Source, pack: bool = False) -> Com
 
 
 def _prove(program: Program, signature: Signature, target: Target, options: CompileOptions) -> None:
-    """Have the schedule proved by the validator, which is independent of the compiler."""
+    """Prove the schedule valid with the validator, which is independent of the compiler."""
     try:
         report = prove(program, signature, target)
     except InputError as error:
@@ -331,7 +334,7 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
     logger.debug("validated: %d bounds proved", report.proved)
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
-        # Stores of rows are placed there by design, whatever fits.
+        # Stores of rows are placed there by design, even if they would fit into main memory.
         groups = [group for group in signature.plan if store_of(group.geometry).lies_far]
         stores = {group.state(name) for group in groups for name in STORES}
         spilled = sum(tensor.nbytes for tensor in far if tensor.name not in stores)
@@ -346,7 +349,7 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
             )
 
 
-# ------------------------------------------------------------------------------------------------ where it starts
+# ------------------------------------------------------------------------------------------------ starting points
 
 
 def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
@@ -402,7 +405,7 @@ def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
 
 
 def _check_tokens(options: CompileOptions, opened: Opened, size: int) -> None:
-    """Check the tokenizer, the ends of an answer and the golden prompt against a vocabulary of `size` tokens."""
+    """Check the tokenizer, the end tokens and the golden prompt against a vocabulary of `size` tokens."""
     checkpoint = opened.checkpoint
     files = checkpoint.tokenizer if options.compile_to == "schedule" else {}
     check_vocabulary(checkpoint.path, checkpoint.ends, files, size)
@@ -455,7 +458,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
 
 
 def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
-    """Return the programs of a user's rule: one for each kind of layers whose prompts it scores."""
+    """Return the programs of a user's rule: one for each kind of layer in which it scores prompts."""
     if shape.rule is None:
         return []
     kinds = governed_attentions(prefill, geometry.max_context)
@@ -465,8 +468,8 @@ def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry
 
 
 def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Capture:
-    """Capture both entries of a model. A refusal begins with suspicions from the model's class, which are usually the
-    reason."""
+    """Capture both entries of a model. Raises UnsupportedError, whose message begins with suspicious properties of the
+    model's class, usually the cause."""
     checkpoint, shape = opened.checkpoint, opened.shape
     config, context = checkpoint.config, shape.geometry.max_context
     if config is None:
@@ -504,7 +507,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
-    """Refuse codes for the rows of K of a model with ALiBi: they hold positions, which must not be rounded."""
+    """Refuse quantised rows of K for a model with ALiBi: they contain positions, which must not be rounded."""
     coarse = {
         "--kv-dtype int8 or int4": codec_of(geometry).rounds,
         "landmarks of fewer than 16 bits (--kv-landmark-bits)": selector_of(geometry).rounds_keys,
@@ -515,10 +518,10 @@ def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
 
 
 def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Source:
-    """Return a dump as the start of a compilation.
+    """Return a dump as the starting point of a compilation.
 
     Args:
-        module: module of the dump, if it has been read already.
+        module: module of the dump, if it has already been read.
     """
     with mlir():
         with timed("reading of the dump"):
@@ -553,8 +556,8 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
 def _dump_constants(
     path: Path, facts: ProgramFacts, context: int, checkpoint: Checkpoint | None
 ) -> dict[str, torch.Tensor]:
-    """Return the constants of a dump, which does not hold them: they are recomputed from the config, or read from the
-    exported program."""
+    """Return the constants of a program, which dumps do not contain: they are recomputed from the config, or read from
+    the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)

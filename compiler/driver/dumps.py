@@ -1,4 +1,4 @@
-"""Dumps given by the user."""
+"""Reader of IR dumps from users."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ class DumpErrors(ErrorKind):
 
 
 def read_dump(path: Path) -> ir.Module:
-    """Return the module in a dump ("-" for stdin), legal at the level that it names. Must be called inside `mlir()`.
+    """Read the module of a dump ("-" for stdin) that is legal at its level. Must be called inside `mlir()`.
 
     Raises:
-        InputError: it cannot be read, is not IR, is an excerpt or not a dump of sscc, or is not legal at its level.
+        InputError: the dump cannot be read, is not IR, is an excerpt, was not written by sscc, or is not legal at its
+            level.
     """
     return parse_dump(read_text(path), shown_name(path))
 
 
 def parse_dump(text: str, name: str) -> ir.Module:
-    """Return the module of a dump's text, legal at the level that it names. Must be called inside `mlir()`.
+    """Parse the text of a dump whose module is legal at its level. Must be called inside `mlir()`.
 
     Args:
         name: name of the file, for messages.
@@ -51,7 +52,7 @@ def parse_dump(text: str, name: str) -> ir.Module:
         raise DumpErrors.NO_LEVEL(file=name, cause=error) from None
     try:
         check_legal(module, level)
-    except IllegalIR as error:  # here the user's file is at fault, not a pass
+    except IllegalIR as error:  # the fault is in the user's file, not in a pass
         raise _with_its_line(text, name, level, error) from None
     except InternalError as error:
         raise DumpErrors.ILLEGAL(file=name, level=level, cause=error) from None
@@ -59,7 +60,7 @@ def parse_dump(text: str, name: str) -> ir.Module:
 
 
 def _with_its_line(text: str, name: str, level: str, error: IllegalIR) -> SsccError:
-    """Return the error with its place in the text. Operations may have other locations, those of the model."""
+    """Return the error with its position in the text. Locations of operations may point to the model instead."""
     by_line = error
     try:
         check_legal(parse_by_line(text), level)  # locations in the text may refer to the source of the dump

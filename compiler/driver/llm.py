@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sscc.runtime.text.chat_template import ChatTemplate
 
 Prompt = str | Sequence[int]
-"""Text, or its tokens."""
+"""Text or tokens."""
 
 Conversation = Sequence[Mapping[str, Any]]
 """Messages with `role` and `content`, oldest first."""
@@ -70,24 +70,24 @@ class SamplingParams:
     Attributes:
         n: number of answers to each prompt. Answer i is sampled with seed + i, so that a single request with that seed
             reproduces it.
-        temperature: 0 is greedy. None: from the model's generation_config.json, greedy without one; this also applies
-            to `top_p`, `top_k`, `min_p` and `repetition_penalty`.
+        temperature: 0 for greedy decoding; None for the value in the model's generation_config.json, or greedy without
+            that file. None has this meaning also for `top_p`, `top_k`, `min_p` and `repetition_penalty`.
         top_p: keep the most likely tokens that together have this probability; 1 keeps all.
-        top_k: keep this number of most likely tokens; 0 or -1 keeps all.
+        top_k: number of most likely tokens to keep; 0 or -1 keeps all.
         min_p: drop tokens less likely than this times the most likely; 0 drops none.
         seed: random seed; None for a different one every time.
-        max_tokens: maximum length of an answer; None: 64, or as many tokens as fit.
-        stop: strings that end the text and are not part of it.
-        stop_token_ids: tokens that end the text, besides those of the model.
-        ignore_eos: True if the model's own end tokens do not end the text.
+        max_tokens: maximum tokens of an answer; None for 64, or fewer if fewer fit the context.
+        stop: strings that end the text, and are not part of it.
+        stop_token_ids: tokens that end the text, in addition to the model's end tokens.
+        ignore_eos: True if the model's end tokens do not end the text.
         repetition_penalty, presence_penalty, frequency_penalty: see `Sampling`; 1, 0 and 0 change nothing.
-        logit_bias: addend of each token's logit.
+        logit_bias: number to add to the logit of each token.
         logprobs: number of alternatives reported for each token; None for no logprobs.
         prompt_logprobs: number of alternatives reported for each token of the prompt; None for no logprobs of the
             prompt.
         grammar: grammar that the text must match; None for any text. It needs the package llguidance.
-        min_tokens: number of tokens before which nothing ends the text.
-        allowed_token_ids: the only tokens that the text may have besides end tokens; None for any.
+        min_tokens: minimum number of tokens; nothing ends the text earlier.
+        allowed_token_ids: tokens that the text may contain, besides end tokens; None for any.
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string that ends the text.
 
@@ -218,8 +218,8 @@ class RequestOutput:
     Attributes:
         prompt: its text, for a conversation after applying the chat template; None for a prompt of tokens.
         prompt_token_ids: its tokens.
-        outputs: answers, `SamplingParams.n` of them.
-        prompt_logprobs: one for each token of the prompt but the first, if requested.
+        outputs: the `SamplingParams.n` answers.
+        prompt_logprobs: one for each token of the prompt except the first, if requested.
     """
 
     prompt: str | None
@@ -255,7 +255,7 @@ class LLM:
 
     Attributes:
         session: session with which the engine decodes; its slots belong to the engine.
-        engine: for requests that do not block, asyncio, and metrics.
+        engine: engine, for non-blocking requests, asyncio and metrics.
 
     Raises:
         UsageError: there is no such interpreter.
@@ -313,12 +313,12 @@ class LLM:
 
         Args:
             prompts: text or lists of tokens; `[1, 2]` is one prompt of two tokens.
-            sampling_params: one for all prompts, or one for each; None for `SamplingParams()`.
+            sampling_params: one for all prompts, or one for each prompt; None for `SamplingParams()`.
 
         Raises:
-            UsageError: a prompt is empty, too long or has a token outside of the vocabulary, or the number of
-                parameters is not that of prompts. Nothing is generated then.
-            InputError: text if the artifact has no tokenizer.
+            UsageError: a prompt is empty, too long or has a token outside of the vocabulary, or the numbers of
+                parameters and prompts differ. In these cases nothing is generated.
+            InputError: a prompt is text, and the artifact has no tokenizer.
         """
         return self._answers([self._prompt(each) for each in _several(prompts)], sampling_params)
 
@@ -340,7 +340,7 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Yield the text of one answer piece by piece as it is generated. Dropping the iterator ends the request.
 
-        Raises UsageError and InputError at the call, as `generate` does, and UsageError for several answers.
+        Raises the errors of `generate` immediately, and UsageError for several answers.
         """
         if sampling_params is not None and sampling_params.n > 1:
             raise LlmErrors.SEVERAL_STREAMED(n=sampling_params.n)
@@ -348,7 +348,7 @@ class LLM:
         return self._texts(self.engine.submit(asked))
 
     def _texts(self, handle: RequestHandle) -> Iterator[str]:
-        """Yield the text of a handle. The reference to self keeps the engine open while it is read."""
+        """Yield the text of a request. The reference to self keeps the engine open until it ends."""
         yield from (piece.text for piece in handle.pieces() if piece.text)
 
     def close(self) -> None:

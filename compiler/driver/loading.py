@@ -1,6 +1,7 @@
-"""Interpreters of artifacts with weights: the artifact's own, those it was compiled from, or another checkpoint's.
+"""Interpreters of artifacts, with weights of the artifact, of the checkpoint that it refers to, or of another
+checkpoint.
 
-An artifact contains no path. A checkpoint is opened if the user names it, or if the user's own cache remembers that the
+An artifact contains no path. A checkpoint is opened if the user names it, or if the user's cache records that the
 artifact was compiled from it (`sscc.compiler.driver.referred_checkpoints`).
 """
 
@@ -41,33 +42,34 @@ def open_interpreter(
     threads: int | None = None,
     group: Group = ALONE,
 ) -> Interpreter:
-    """Return an interpreter of `artifact`, or of the part of one rank of it.
+    """Return an interpreter of `artifact`, or of the part of one rank.
 
     Args:
-        checkpoint: weights to use instead of the artifact's, with the same names and shapes. None: if the artifact
-            holds none, the checkpoint it was compiled from, if the user's cache remembers it; its digest is compared.
+        checkpoint: weights to use instead of the artifact's, with the same names and shapes. None for the
+            artifact's weights; if it contains none, for the checkpoint it was compiled from, if the user's cache
+            records it. Its digest is checked.
         interpreter: one of `sscc.runtime.backends.registry.backend_names`.
-        threads: number of threads that it may use; None for the interpreter's default.
-        group: this rank, for an artifact of several ranks.
+        threads: number of threads; None for the interpreter's default.
+        group: ranks of the program, among them this one.
 
     Raises:
         UsageError: there is no such interpreter, or the artifact is for another number of ranks.
-        InputError: the weights are missing, damaged, of other shapes, or not those it was compiled with.
+        InputError: the weights are missing, damaged, of other shapes, or not those that the artifact refers to.
     """
     conditions = Conditions(artifact.schedule_digest, threads, group=group)
     return interpreter_of(artifact, conditions, interpreter, _resolver(artifact, checkpoint))
 
 
 def identity_of(artifact: Artifact, checkpoint: Path | None = None) -> ProgramIdentity:
-    """Return the program and weights that `open_interpreter` runs. Weights of another checkpoint are read for their
-    digest."""
+    """Return the digests of the program and weights that `open_interpreter` runs. Weights of another checkpoint are
+    read to compute their digest."""
     if checkpoint is None:
         return artifact.identity
     return ProgramIdentity(artifact.schedule_digest, digest_of(artifact.layout, _reader(checkpoint, artifact.layout)))
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
-    """Return the function that opens the weights; None where they are the artifact's own, or it has none."""
+    """Return the function that opens the weights; None for an artifact that contains them, or that has none."""
     if checkpoint is not None:
         return lambda layout: stack_tensors(layout, _reader(checkpoint, layout))
     record = artifact.manifest.weights

@@ -1,4 +1,4 @@
-"""Artifacts of models in the user's cache: a model is compiled once, and then reused.
+"""Cache of compiled models in the user's cache folder: a model is compiled once, and its artifact is reused.
 
 An artifact is identified by the content of the model's files, the options and the version of the compiler. A note
 beside it records the files (inode, size, time of change) with that content, so that a later run reads none of them.
@@ -44,7 +44,7 @@ _NOTE_BYTES = 2**20
 _SUFFIXES = (".gguf", ".pt", ".pth", EXPORTED)
 _KEY_DIGITS = 24
 _SHARE = 2
-"""With the default context, states take at most this fraction (1 / N) of the memory that weights leave."""
+"""With the default context, states take at most 1 / `_SHARE` of the memory that weights leave."""
 _LEAST_CONTEXT = 1024
 
 logger = logging.getLogger("sscc")
@@ -55,11 +55,11 @@ class ModelCacheErrors(ErrorKind):
 
 
 OF_MODELS = tuple(name for name, record in records_of(CompileOptions).items() if record.of_models)
-"""Options of compilation that commands which take a model pass on."""
+"""Compilation options of commands that accept a model in place of an artifact."""
 
 
 class ModelOptions:
-    """Values of the options in `OF_MODELS`; None is the default.
+    """Values of the options in `OF_MODELS`; None for the default.
 
     Attributes:
         values: values by name. `weights` is a format, "keep" or "dense".
@@ -75,7 +75,7 @@ class ModelOptions:
         raise AttributeError(name)
 
     def given(self) -> list[str]:
-        """Return the options that are not at their default, as they are written."""
+        """Return the flags of the options that were given."""
         return [flag_of(name) for name, value in self.values.items() if value is not None]
 
 
@@ -98,18 +98,18 @@ class CachedModel:
 
 
 def is_model(path: Path) -> bool:
-    """Return True for a file or folder that `sscc compile` takes, False for an artifact or anything else."""
+    """Return True for a file or folder that `sscc compile` accepts, False for an artifact or anything else."""
     if path.is_dir():
         return not (path / MANIFEST).is_file() and (path / "config.json").is_file()
     return path.suffix.lower() in _SUFFIXES
 
 
 def artifact_of(model: Path, options: ModelOptions) -> Path:
-    """Return the artifact of a model. It is compiled now if the cache has none for its content, options and version.
+    """Return the artifact of a model. Compiles it if the cache has none for its content, options and version.
 
     Raises:
         UsageError: the packages for compilation are not installed.
-        SsccError: as `compile_model`.
+        SsccError: the errors of `compile_model`.
         UnsafeCacheError: another user could write to the cache.
     """
     with collected_rarely():
@@ -130,7 +130,7 @@ def _artifact_of(model: Path, options: ModelOptions) -> Path:
 
 
 def cached_models() -> Iterator[CachedModel]:
-    """Yield the artifacts of the cache, the one used last first."""
+    """Yield the artifacts of the cache, the most recently used first."""
     root = cache_folder() / MODELS
     found = []
     for folder in root.iterdir() if root.is_dir() else ():
@@ -146,7 +146,7 @@ def cached_models() -> Iterator[CachedModel]:
 
 
 def _digest_of(model: Path, *, imports: bool = False) -> str:
-    """Return the sha256 of a model's files, which is remembered as long as the files do not change.
+    """Return the sha256 of a model's files. It is cached until the files change.
 
     Args:
         imports: import the compiler concurrently if the model is new and will probably be compiled.
@@ -185,7 +185,7 @@ def _key(digest: str, options: ModelOptions) -> str:
 
 
 def _read(name: str) -> dict[str, Any]:
-    """Return a note of the cache; {} where there is none that can be read."""
+    """Return a note of the cache; {} if it is missing or unreadable."""
     file = open_cached(name)
     if file is None:
         return {}
@@ -210,7 +210,7 @@ def _note_use(name: str, model: Path, options: ModelOptions) -> None:
 
 
 def _note_place(artifact: Path, model: Path) -> None:
-    """Record that these files hold the weights of an artifact too."""
+    """Record that the files of `model`, too, hold the weights of an artifact."""
     from sscc.runtime.artifact.artifact_files import decoded, read_manifest
     from sscc.runtime.artifact.manifest import Manifest
 
@@ -256,8 +256,8 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
 
 
 def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
-    """Return the longest context of a model whose states fit the memory of this machine; None if its length or its KV
-    size does not follow from the config."""
+    """Return the longest context of a model whose states fit the memory of this machine; None if the config
+    does not determine its length or its KV size."""
     from sscc.compiler.frontend.model_config import model_context
 
     config = checkpoint.config
@@ -271,7 +271,7 @@ def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
 
 
 def _kv_bytes(config: Mapping[str, Any]) -> int:
-    """Return the bytes of K and V of a token in all layers at 4 bytes per number, the size of a prompt's scratch."""
+    """Return the bytes of K and V of a token in all layers, 4 bytes per number, as in the scratch of a prompt."""
     layers = int(config.get("num_hidden_layers") or config.get("n_layer") or 1)
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
     width = int(config.get("hidden_size") or config.get("n_embd") or 1)
@@ -289,13 +289,13 @@ def _file_bytes(path: Path) -> int:
 
 
 def folder_bytes(name: str) -> int:
-    """Return the bytes of the files of a folder of the cache."""
+    """Return the size of the files in a folder of the cache, in bytes."""
     folder = cache_folder() / name
     return _file_bytes(folder) if folder.is_dir() else 0
 
 
 def clear(names: tuple[str, ...]) -> int:
-    """Remove folders of the cache. Return the number of bytes that they had."""
+    """Remove folders of the cache, and return the number of bytes that this has freed."""
     freed = 0
     for name in names:
         folder = cache_folder() / name

@@ -1,4 +1,4 @@
-"""Writing the artifact of a compiled program, and a report about it."""
+"""Writer of the artifact of a compiled program, and of the report about it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def write_artifact(
         checkpoint: source of the weights and the tokenizer; None without one.
         constants: values by name, including all constants that the program uses.
         looping: outcome of looping each run of equal layers.
-        packed: waits until the weights that the artifact refers to are packed, and returns their digest.
+        packed: function that waits until the weights that the artifact refers to are packed, and returns their digest.
 
     Raises:
         InputError: the checkpoint lacks a tensor of the program, or has it in another shape.
-        OutputError: it cannot be written; nothing is left behind.
+        OutputError: the artifact cannot be written; nothing is left behind.
         UnsafeCacheError: native code cannot be cached, because other users could have written to the cache.
     """
     packer = backend(options.pack_for, program)
@@ -93,8 +93,8 @@ def write_artifact(
 
 
 def packing_weights(program: Program, checkpoint: Checkpoint) -> AbstractContextManager[Callable[[], str]]:
-    """Pack a checkpoint's weights into the user's cache during the block, as a run of the program needs them. The block
-    gets a function that waits for the end and returns their digest; it raises as `pack_weights` does."""
+    """Pack a checkpoint's weights into the user's cache during the block, in the layout for a run of the program. The
+    block gets a function that waits for the end and returns their digest; it raises the errors of `pack_weights`."""
     layout, read = layout_of(program, "weight"), checkpoint_reader(checkpoint, str(checkpoint.path))
     whole = {name: stack.whole for name, stack in layout.items()}
 
@@ -113,12 +113,12 @@ def _write_weights(
     packer: Backend,
     packed: Callable[[], str] | None,
 ) -> WeightsRecord:
-    """Embed the weights, or record their digest and note their place in the user's cache."""
+    """Embed the weights, or return their digest and record the path of the checkpoint in the user's cache."""
     read = _reader(checkpoint)
     if checkpoint is None or read is None:
         return WeightsRecord("reference", "")
     layout = layout_of(program, "weight")
-    if options.weights == "embed" and program.grid:  # unsharded and unpacked: every rank takes its part and packs it
+    if options.weights == "embed" and program.grid:  # unsharded and unpacked: each rank reads its part and packs it
         return WeightsRecord("embedded", writer.write_weights(layout, read))
     if options.weights == "embed":
         digest = writer.write_weights(layout, read, packer.packings)
@@ -130,8 +130,8 @@ def _write_weights(
 
 
 def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callable[[str, Encoding], bool]]:
-    """Return the stored forms of the checkpoint's quantized weights in words, and a test if an encoding has the same
-    codes."""
+    """Return descriptions of the formats of the checkpoint's quantized weights, by name, and a predicate: True if
+    the checkpoint stores a weight in an encoding."""
     if checkpoint is None:
         return {}, lambda name, encoding: False
     forms = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
@@ -169,5 +169,5 @@ def _report(
         f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
         f"weights {format_bytes(weights)} ({held})",
-        *([f"ranks: {program.ranks}, each with these bytes of weights and KV"] if program.grid else []),
+        *([f"ranks: {program.ranks}; the sizes of weights and KV are per rank"] if program.grid else []),
     ]

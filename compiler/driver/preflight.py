@@ -1,6 +1,6 @@
-"""Checks of a compilation before capture: its outputs, and requirements of its options on the checkpoint.
+"""Checks of a compilation before capture: its outputs, and the requirements of its options on the checkpoint.
 
-Capturing a large model takes minutes, so everything that can be refused is refused before.
+Capturing a large model takes minutes, so that as much as possible is refused before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PreflightErrors(ErrorKind):
         "the golden prompt has {prompt} tokens and {tokens} are to be generated, which exceeds {context}: shorten "
         "{path}, or raise --max-context",
     )
-    NO_TOKENIZER = UsageError, "{path} has no tokenizer, so the prompt {prompt} cannot become tokens"
+    NO_TOKENIZER = UsageError, "{path} has no tokenizer to encode the prompt {prompt}"
     UNKNOWN_TOKEN = (
         UsageError,
         "the prompt {prompt} has the token {token} ({text!r}), but the model's vocabulary is 0 .. {last}",
@@ -54,8 +54,8 @@ def check_outputs(options: CompileOptions) -> None:
     """Check that the outputs of a compilation can be created, without creating them, and that printed passes exist.
 
     Raises:
-        OutputError: a folder is missing or not writable, or something else exists in place of the output.
-        UsageError: there is no pass of a name to print around.
+        OutputError: a folder is missing or not writable, or the path of the output is in use by something else.
+        UsageError: a pass to print the IR around does not exist.
     """
     check_pass_names(options.print_ir_before, options.print_ir_after)
     path = options.output_path
@@ -84,7 +84,7 @@ def _check_folder(folder: Path, path: Path) -> None:
 
 
 def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
-    """Return the formats in which a checkpoint stores weights, by name; weights that are numbers are not among them."""
+    """Return the formats of the quantized weights in a checkpoint, by name."""
     stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
     return {
         name: Encoding(form.format, form.format.parts[0].name, form.transposed, form.ordered)
@@ -94,8 +94,8 @@ def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
 
 
 def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Weights | None, dict[str, Encoding]]:
-    """Return the storage of weights (None for numbers of the program's dtype), and if weights are kept, the formats in
-    which the checkpoint stores them, by name. Without an option they are kept if the checkpoint is quantized.
+    """Return the storage of weights (None for dense weights in the program's dtype), and if weights are kept as stored,
+    their formats by name. Without an option they are kept if the checkpoint is quantized.
 
     Raises:
         UsageError: `--weights keep` for a checkpoint with nothing to keep.
@@ -108,7 +108,7 @@ def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Wei
     if not formats and options.weight_format == KEEP:
         stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
         texts = sorted({form.text for form in stored.values() if form is not None})
-        hint = f" (they are {', '.join(texts)})" if texts else " (they are numbers)"
+        hint = f" (they are {', '.join(texts)})" if texts else " (they are not quantized)"
         raise PreflightErrors.NOTHING_TO_KEEP(path=checkpoint.path, hint=hint)
     return KEEP if formats else None, formats
 
@@ -120,7 +120,7 @@ def golden_prompt(
 
     Raises:
         InputError: the file cannot be read.
-        UsageError: it is too long, or there are no weights or no tokenizer.
+        UsageError: the prompt is too long, or there are no weights or no tokenizer.
     """
     if not options.save_golden:
         return None

@@ -1,13 +1,13 @@
-"""Readable IR: values with the names of the model's modules, short types, without weights.
+"""Readable IR: values named after the model's modules, short types, and no weights.
 
-The text is for people; nothing parses it. A function is a list of assignments:
+The text is for readers only and is not parsed. A function is a list of assignments:
 
 * `%a @ %b` is a matrix product; `%x[i, j] = ..` an element-wise operation (without indices if all of them are the
   same); `sum over k: ..` a reduction.
 * Operations that move no data have no line of their own: constants, a layer's slice of a stacked weight
   (`%q_proj.weight[%layer]`) and its transpose (`.T`) are written where they are used, and dimensions of size 1 are
   omitted.
-* A loop carries variables; `next` gives their values in the next iteration, and after the loop they have their last
+* A loop carries variables. `next` gives their values in the next iteration; after the loop they have their final
   values.
 * A stage's body is written below the stage.
 """
@@ -62,8 +62,8 @@ def pretty(
 
     Args:
         shown: names of the functions to show, without the header of the module; None for all.
-        locations: end lines with their origin in the model.
-        weights: list weights where they are passed to functions.
+        locations: append to each line its origin in the model.
+        weights: list weights that are passed to functions.
     """
     known = {function.name.value: function for function in functions(module)}
     bodies = {name for name, function in known.items() if df.BODY in function.attributes}
@@ -79,7 +79,7 @@ def _heading(module: ir.Module) -> str:
     try:
         facts, geometry = get_facts(module)
         level = get_level(module)
-    except Exception:  # a module that is not a dump of sscc is shown too
+    except Exception:  # modules from elsewhere are shown, too
         return "// not a dump of sscc"
     slots = f"batch {facts.batch}, prefill chunk {facts.chunk}, {facts.dtype}"
     cache = f"sink {geometry.sink} + recent {geometry.recent} + topk {geometry.topk} rows of {geometry.max_context}"
@@ -114,7 +114,7 @@ class _Function:
         self._by_layer = False
         self._compound: dict[ir.Value, str] = {}  # outermost operation of scalars that are expressions
         self._carried: set[ir.Value] = set()
-        self._last: set[ir.Value] = set()  # the last value of each module, in each block
+        self._last: set[ir.Value] = set()  # last value of each module, in each block
 
     # -- names
 
@@ -139,8 +139,7 @@ class _Function:
             self._stored.add(value)
 
     def _call_results(self, op: ir.Operation) -> list[str]:
-        """Name results after the module that they come from: the last one of it by its name, the others with a number.
-        """
+        """Name results after their module: its last result gets its name, earlier results get the name and a number."""
         if op.name in kv.SPECS:
             outputs = kv.spec_of_op(op).results
             return [self._call(value, name) for value, name in zip(op.results, outputs, strict=True)]
@@ -209,7 +208,7 @@ class _Function:
             text = f"{text} {location.filename.rpartition('/')[2]}:{location.start_line}".strip()
         return f"// {text}" if text else ""
 
-    # -- what has no line
+    # -- operations without a line
 
     def _inlined(self, op: ir.Operation) -> bool:
         if op.name == "arith.constant" or (op.name.startswith("torch.constant.")):
@@ -233,8 +232,8 @@ class _Function:
         return True
 
     def _sliced(self, op: ir.Operation, source: ir.Type | None = None) -> str | None:
-        """Return the indices of a slice: single leading indices, and ranges of the others unless they are whole. None
-        for a slice with strides."""
+        """Return the indices of a slice: a single index for a length of 1, else a range, or ":" for a whole dimension,
+        except at the end. None for a slice with strides."""
         shape = ir.RankedTensorType(source or op.operands[0].type).shape
         values = iter(list(op.operands)[1 if op.name == "tensor.extract_slice" else 2 :])
         offsets, sizes, strides = (_numbers(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))
@@ -255,7 +254,7 @@ class _Function:
             indices.pop()
         return f"[{', '.join(indices)}]" if indices else ""
 
-    # -- what has one
+    # -- operations with a line
 
     def _assigned(self, op: ir.Operation, text: str) -> str:
         types = ", ".join(short_type(result.type) for result in op.results)
@@ -315,7 +314,8 @@ class _Function:
         return not self._name(value).startswith("%")
 
     def _expression(self, block: ir.Block, value: ir.Value | None = None) -> tuple[str, str]:
-        """Return the expression of a body of scalars, with letters for subexpressions that are used several times."""
+        """Return the expression of a body of scalar operations, and a clause that defines letters for subexpressions
+        that are used several times."""
         ops = [op.operation for op in block.operations]
         uses: dict[ir.Value, int] = {}
         for op in ops:
@@ -521,7 +521,7 @@ def _role(attributes: ir.DictAttr | None) -> tuple[str, str]:
 
 
 def _wrapped(items: Sequence[str]) -> Iterator[str]:
-    """Return items joined by commas, with as many on a line as fit."""
+    """Join items with commas and yield the lines, each filled up to `WIDTH`."""
     line = ""
     for index, item in enumerate(items):
         text = item + "," * (index < len(items) - 1)
@@ -535,7 +535,7 @@ def _wrapped(items: Sequence[str]) -> Iterator[str]:
 
 
 def _broken(line: str) -> Iterator[str]:
-    """Break a long line at commas, except at those between indices."""
+    """Break a long line at commas, but not inside of square brackets."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     while len(line) > WIDTH + 10:
         places = [at.start() for at in re.finditer(", ", line[:WIDTH])]
@@ -549,8 +549,7 @@ def _broken(line: str) -> Iterator[str]:
 
 
 def _module_name(op: ir.Operation) -> str:
-    """Return the end of the module path of an operation, without numbers; values of a layer itself are hidden states.
-    """
+    """Return the end of the module path of an operation, without numbers; "hidden" for values of a whole layer."""
     path = module_path(op.location)
     parts = [part for part in path.split(".") if not part[:1].isdigit()]
     if parts[-1:] == ["layers"] or not parts:
@@ -572,7 +571,7 @@ def _of_units(op: ir.Operation) -> bool:
 
 
 def _is_last_use(op: ir.Operation, value: ir.Value) -> bool:
-    """Return True if no operation behind `op` in its block reads a value or a part of it."""
+    """Return True if no operation after `op` in its block reads `value` or a part of it."""
     parts, behind = {value}, False
     for each in op.block.operations:
         inner = each.operation

@@ -1,4 +1,4 @@
-"""Printing the IR between passes at the user's request."""
+"""IR shown to the user: excerpts of modules, and printing between passes (`--print-ir-after`)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sscc.passes.pass_pipeline import pass_by_name
 
 ALL, CHANGE = "all", "change"
 EXCERPT = "// excerpt: "
-"""Beginning of a text that is not a whole module."""
+"""Prefix of a text that is not a whole module."""
 
 
 class IrPrintingErrors(ErrorKind):
     NO_FUNCTION = (
         UsageError,
-        "no function of the module has the name {name}; its functions are {functions}{similar_hint}",
+        "the module has no function {name}; its functions are {functions}{similar_hint}",
     )
     CHANGE_BEFORE = (
         UsageError,
-        "--print-ir-before cannot take `change`, which is unknown before a pass: give a name or all",
+        "--print-ir-before cannot be `change`, because changes are unknown before a pass: give a name or all",
     )
 
 
@@ -38,7 +38,7 @@ class Excerpt:
     """The part of a module to show.
 
     Attributes:
-        functions: a name, or a pattern with `*` and `?`; None for the whole module.
+        functions: name of the functions, or a pattern with `*` and `?`; None for the whole module.
         locations: True if operations show their origin in the model.
     """
 
@@ -46,8 +46,8 @@ class Excerpt:
     locations: bool = True
 
     def of(self, module: ir.Module) -> str:
-        """Return the text, which cannot be compiled unless it is the whole module; "" if no function of the module has
-        such a name. Attributes of the module are not shown with single functions."""
+        """Return the text of the excerpt; "" if no function matches. Only the whole module can be compiled again.
+        Attributes of the module are not shown with single functions."""
         if self.functions is None and self.locations:
             return print_module(module)
         shown = module.operation.clone(ip=False)
@@ -63,10 +63,10 @@ class Excerpt:
         text = shown.operation.get_asm(enable_debug_info=self.locations, assume_verified=True)
         parts = [f"functions {self.functions}"] * (self.functions is not None)
         parts += ["without locations"] * (not self.locations)
-        return f"{EXCERPT}{', '.join(parts)}; to be read, not to be compiled on\n{readable(text, shown)}"
+        return f"{EXCERPT}{', '.join(parts)}; for reading only\n{readable(text, shown)}"
 
     def of_result(self, module: ir.Module) -> str:
-        """Return the text for the result of a command. Raises UsageError if there is nothing to show."""
+        """Return the text as the result of a command. Raises UsageError if no function matches."""
         text = self.of(module)
         if not text:
             names = [function.name.value for function in functions(module)]
@@ -76,10 +76,10 @@ class Excerpt:
 
 
 class Showing(Observer):
-    """Shows a part of the module on which passes run.
+    """Observer that shows a part of the module on which passes run.
 
     Attributes:
-        seen: True if there was anything to show.
+        seen: True if any text was shown.
     """
 
     def __init__(self, module: ir.Module, excerpt: Excerpt) -> None:
@@ -88,19 +88,19 @@ class Showing(Observer):
         self.seen = False
 
     def shown(self, text: str) -> str:
-        """Return the part to show of the module, whose whole text is `text`; "" for nothing."""
+        """Return the part of the module to show; "" for nothing. `text` is the text of the whole module."""
         self._last = self._excerpt.of(self._module) if self._excerpt != Excerpt() else text
         self.seen = self.seen or bool(self._last)
         return self._last
 
     def shown_after(self, text: str, changed: bool) -> tuple[str, bool]:
-        """Return the part to show after a pass, and True if it changed; `changed` says if the module did."""
+        """Return the part to show after a pass, and True if it changed. `changed` is True if the module changed."""
         last, shown = self._last, self.shown(text)
         return shown, changed and shown != last
 
 
 def check_pass_names(before: Sequence[str], after: Sequence[str]) -> None:
-    """Check the names of passes to print modules around. Raises UsageError for a name that no pass has."""
+    """Check the names of passes to print the IR around. Raises UsageError for an unknown pass."""
     for name in (*before, *after):
         if name not in (ALL, CHANGE):
             pass_by_name(name)
@@ -109,7 +109,7 @@ def check_pass_names(before: Sequence[str], after: Sequence[str]) -> None:
 
 
 class IrPrinter(Showing):
-    """Prints modules before and after passes.
+    """Printer of the IR before and after passes.
 
     Args:
         module: module on which the passes run.

@@ -1,4 +1,4 @@
-"""Report of a compilation on quantised weights: their bytes, and their distance from the checkpoint's."""
+"""Report of a compilation on quantised weights: their size, and their error relative to the checkpoint's weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class QuantizationReportErrors(ErrorKind):
 def quantization_report(
     layout: Layout, dtype: str, read: Reader | None, stored: Mapping[str, str], kept: Callable[[str, Encoding], bool]
 ) -> list[str]:
-    """Return lines about the weights of a program: the conversion of the checkpoint's codes; for quantised weights a
-    summary and one line per kind (equal layers together); and the matrices that are not quantised.
+    """Return lines about the weights of a program: weights kept as stored, dequantised weights, a summary of quantised
+    weights with one line per kind (equal layers together), and the matrices that are not quantised.
 
     Args:
-        dtype: dtype in which the weights would be stored otherwise.
-        read: returns the checkpoint's tensors; None without a checkpoint, when no error is measured.
-        stored: stored form, in words, of the checkpoint's quantized weights, by source.
+        dtype: dtype of the program's weights without quantisation.
+        read: returns the checkpoint's tensors; None without a checkpoint, in which case no error is measured.
+        stored: description of the format of each quantized weight in the checkpoint, by source.
         kept: returns True if the checkpoint stores a source in the given encoding.
 
     Returns:
@@ -47,8 +47,8 @@ def quantization_report(
 
 
 def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
-    """Return a line about sources that are stored as codes and were converted to numbers, possibly to be quantised
-    again: the size of the numbers in the program, and the options that reduce it."""
+    """Return a line about sources that were dequantised, possibly to be quantised again: their size in the program, and
+    the options that reduce it."""
     sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
     counts = Counter(stored[source] for source in sources if source in stored)
     if not counts:
@@ -58,20 +58,20 @@ def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str
     for stack in layout.values():
         if not stack.encoding and any(source in stored for source in stack.sources):
             sizes[stack.spec.dtype] += stack.spec.nbytes
-    held = ", ".join(f"{format_bytes(nbytes)} of {dtype}" for dtype, nbytes in sorted(sizes.items()))
-    grown = f"; they take {held} here, and less with --weights int8 or int4" if held else ""
+    held = ", ".join(f"{format_bytes(nbytes)} in {dtype}" for dtype, nbytes in sorted(sizes.items()))
+    grown = f"; they take {held}, or less with --weights int8 or int4" if held else ""
     return [f"dequantised: weights of the checkpoint, {listed}{grown}"]
 
 
 def _summary(word: str, encoded: Layout, dtype: str) -> str:
-    """Return the formats of weights and their bytes."""
+    """Return a line with the formats of weights and their size."""
     values = [stack for stack in encoded.values() if _encoding(stack).is_first]
     elements = sum(len(stack.sources) * prod(stack.source.shape) for stack in values)
     nbytes = sum(stack.spec.nbytes for stack in encoded.values())
     formats = ", ".join(dict.fromkeys(str(_encoding(stack).format) for stack in values))
     return (
         f"{word}: {formats}, {format_bytes(nbytes)} instead of {format_bytes(elements * DTYPE_BYTES[dtype])}, "
-        f"{8 * nbytes / elements:.2f} bits a weight"
+        f"{8 * nbytes / elements:.2f} bits per weight"
     )
 
 
@@ -97,7 +97,7 @@ def _encoding(stack: Stack) -> Encoding:
 
 
 def _kinds(stacks: list[Stack]) -> dict[str, list[tuple[str, Stack]]]:
-    """Return the sources with their stacks, by their names without layer numbers."""
+    """Group sources, with their stacks, by their names without layer numbers."""
     kinds: dict[str, list[tuple[str, Stack]]] = defaultdict(list)
     for stack in stacks:
         for source in stack.sources:
@@ -119,7 +119,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
 
 
 def _left(layout: Layout) -> Iterator[str]:
-    """Return lines about matrices that are not quantised, with the reason."""
+    """Yield a line with the reason for each kind of matrices that is not quantised."""
     encoded = {source: stack for stack in layout.values() if stack.encoding for source in stack.sources}
     group = next(_encoding(stack).format.block for stack in encoded.values())
     for kind, sources in _kinds([stack for stack in layout.values() if not stack.encoding]).items():
@@ -128,9 +128,9 @@ def _left(layout: Layout) -> Iterator[str]:
         if len(shape) < _MATRIX:
             continue
         if name in encoded:
-            reason = "it is also read by look-ups; products read a quantised copy"
+            reason = "it is used for look-ups; matmuls use a quantised copy"
         elif any(size % group for size in shape):
-            reason = f"it is not only read by products, or groups of {group} do not fit into {list(shape)}"
+            reason = f"it is not only used in matmuls, or groups of {group} do not divide {list(shape)}"
         else:
-            reason = "it is not only read by products"
+            reason = "it is not only used in matmuls"
         yield f"  {kind} stays {stack.spec.dtype}: {reason}"

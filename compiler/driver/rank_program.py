@@ -1,4 +1,4 @@
-"""Program of a rank that another process starts: it opens its part of an artifact, and follows rank 0."""
+"""Program of a rank in a process of its own: it opens its part of an artifact, and follows rank 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sscc.runtime.session.artifact import Artifact
 
 
 def open_part(opening: Opening, group: ProcessGroup) -> Interpreter:
-    """Return the interpreter of one rank. Raises as `open_interpreter`."""
+    """Return the interpreter of one rank. Raises the errors of `open_interpreter`."""
     artifact = Artifact.load(Path(opening.artifact), verify=opening.verify)
     checkpoint = None if opening.checkpoint is None else Path(opening.checkpoint)
     return open_interpreter(

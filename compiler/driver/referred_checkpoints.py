@@ -1,7 +1,7 @@
-"""Checkpoints of artifacts without weights (`--weights reference`), remembered in the user's cache.
+"""Records in the user's cache of the checkpoints to which artifacts without weights refer (`--weights reference`).
 
 An artifact contains the digest of its weights but no path, so that an artifact cannot choose a file to open. Compiling
-records the place of the checkpoint, and the identity of its files (inode, size, time of change), under that digest. A
+records the path of the checkpoint, and the identity of its files (inode, size, time of change), under that digest. A
 run opens that path only if the files have not changed; otherwise the user names the checkpoint with --checkpoint.
 
 The device number is not part of the identity, because a network file system gets another one at each mount.
@@ -27,8 +27,8 @@ _SUFFIXES = (".safetensors", ".bin", ".index.json")
 _CONFIGS = ("config.json", "adapter_config.json")
 
 Identity = dict[str, list[int]]
-"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; for a single file under "".
-A model in several files has all of them."""
+"""Inode, size and time of the last change (ns) of each file, by its name in the folder; "" for a single file. A model
+in several files has an entry for each of them."""
 
 
 class ReferredCheckpointWarnings(ErrorKind):
@@ -63,12 +63,12 @@ def check_referable(path: Path) -> None:
 
 
 def remember(digest: str, checkpoint: Path) -> None:
-    """Record the place of the checkpoint whose weights have a digest.
+    """Record the path of a checkpoint under the digest of its weights.
 
     Args:
         digest: digest of the weights in the program's form (`WeightsRecord.digest`).
 
-    If the cache cannot be written, this is logged: runs will need --checkpoint.
+    If the cache cannot be written, a warning says that runs will need --checkpoint.
 
     Raises UnsafeCacheError if another user could write there.
     """
@@ -82,13 +82,13 @@ def remember(digest: str, checkpoint: Path) -> None:
 
 
 def is_remembered(digest: str, checkpoint: Path) -> bool:
-    """Return True if the cache records that weights of a digest are in a checkpoint whose files have not changed."""
+    """Return True if the cache records the checkpoint under the digest, and its files have not changed."""
     path = checkpoint.resolve()
     return _note(digest) == (path, files_of(path))
 
 
 def recalled(digest: str, artifact: Path) -> Path:
-    """Return the checkpoint whose weights have a digest, if this user has compiled an artifact from it here.
+    """Return the checkpoint recorded under the digest of its weights.
 
     Args:
         artifact: the artifact, for messages.
@@ -114,7 +114,7 @@ def _name(digest: str) -> str:
 
 
 def _note(digest: str) -> tuple[Path, Any] | None:
-    """Return path and files of a note; None where there is none that can be read."""
+    """Return the path and files of a note; None if it is missing or unreadable."""
     try:
         file = open_cached(_name(digest))
         if file is None:
@@ -130,7 +130,7 @@ def _note(digest: str) -> tuple[Path, Any] | None:
 
 
 def files_of(path: Path) -> Identity:
-    """Return the identity of a checkpoint's files; links are followed. {} where there are none."""
+    """Return the identity of a checkpoint's files, following links; {} without files."""
     try:
         if not path.is_dir():
             parts = named_parts(path)

@@ -1,4 +1,4 @@
-"""A reproducer of a failing pass: a folder with everything that is needed, without weights.
+"""Reproducer of a failing pass: a folder with everything needed to replay the failure, except weights.
 
 before.mlir     the module before the pass
 pipeline.txt    the pass and those that follow it
@@ -23,7 +23,7 @@ class ReproducerErrors(ErrorKind):
 
 
 class LastStep(Observer):
-    """The running pass and the module from which it started."""
+    """Observer that records the running pass and the module before it."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -42,7 +42,7 @@ def write_reproducer(
         loaded: sources of loaded passes, as for `--load-pass`.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the folder cannot be written.
     """
     versions = {"sscc": own_version(), **tool_versions()}
     try:

@@ -1,4 +1,4 @@
-"""Sessions on artifacts: one rank in this process, or several in other processes, which are started here or by
+"""Sessions on artifacts, with one rank in this process, or with several ranks in processes that are started here or by
 torchrun."""
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def open_session(
     Args:
         checkpoint, interpreter: see `sscc.compiler.driver.loading.open_interpreter`.
         threads: number of threads for all ranks of this machine together; None for the interpreter's default, or with
-            several ranks for all that this process may use.
-        transport: transport between ranks: "memory" or "sockets"; None for memory if they share it.
+            several ranks one thread per CPU that this process may use.
+        transport: transport between ranks: "memory" or "sockets"; None for memory if all ranks share it.
 
     Raises:
-        UsageError: there is no such interpreter, or the number of ranks is not the artifact's.
-        InputError: the weights are missing, damaged, of other shapes, or not the ones referred to; or ranks cannot be
-            started.
-        RankError: another rank has failed, or ranks do not find each other.
+        UsageError: there is no such interpreter, or torchrun has started a different number of ranks.
+        InputError: the weights are missing, damaged, of other shapes, or not the weights that the artifact refers to;
+            or ranks cannot be started.
+        RankError: another rank has failed, or ranks cannot connect.
     """
     ranks = artifact.program.ranks
     identity = partial(identity_of, artifact, checkpoint)
@@ -66,13 +66,13 @@ def open_session(
         try:
             crew.failed(error)
         finally:
-            crew.close()  # all ranks have ended when the caller gets the error
+            crew.close()  # the caller gets the error after all ranks have ended
 
 
 def follow_session(
     artifact: Artifact, checkpoint: Path | None, interpreter: str, threads: int | None, transport: str | None
 ) -> bool:
-    """Follow rank 0 to its end and return True, if torchrun has started this process as another rank.
+    """Follow rank 0 to its end, if torchrun has started this process as another rank. Return False if it has not.
 
     Arguments and errors are those of `open_session`.
     """
@@ -89,10 +89,10 @@ def follow_session(
 
 
 def _launched(artifact: Artifact) -> int | None:
-    """Return the rank as which torchrun has started this process; None if it did not, or the program has one rank.
+    """Return the rank of this process under torchrun; None if torchrun has not started it.
 
     Raises:
-        UsageError: it has started another number of ranks than the program needs.
+        UsageError: the number of ranks under torchrun is not that of the program.
     """
     known, ranks = launched(), artifact.program.ranks
     if known is None:

@@ -1,8 +1,8 @@
-"""Weights of artifacts without weights, packed once into the user's cache so that later loads only map them.
+"""Cache of packed weights for artifacts without weights: they are packed once, and later loads only map them.
 
 The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights in the
-program's form, the layers of looped kernels stacked; it is named by their digest and can be deleted at any time. The
-sha256 of its bytes is stored beside it: a packed file that is damaged, or lacks its digest because its writer was
+program's layout, with the layers of looped kernels stacked. Its name is their digest. It can be deleted at any time.
+The sha256 of its bytes is stored beside it: a packed file that is damaged, or lacks its digest because its writer was
 killed, is packed again.
 """
 
@@ -74,9 +74,9 @@ def packed_weights(
     Args:
         layout: weights of the program, and their sources.
         read: returns one source; called only while packing.
-        progress: called with the progress of packing.
+        progress: called repeatedly while packing.
         packings: packed forms of some weights for native code.
-        verify: compare a packed file with its sha256, once as long as it does not change.
+        verify: compare a packed file with its sha256, unless it has not changed since the last comparison.
 
     Returns: the tensors of `layout` by name.
 
@@ -102,7 +102,7 @@ def _data_path(name: str) -> Path:
 
 
 def _packed(name: str, specs: Specs, verify: bool) -> dict[str, Array] | None:
-    """Return the tensors of a packed file, if the cache has it whole and with these shapes. Damage is logged."""
+    """Return the tensors of a packed file; None if it is missing, damaged or has other shapes. Damage is logged."""
     try:
         digest = _recorded(name)
         data = open_cached(name + DATA)
@@ -121,7 +121,7 @@ def _packed(name: str, specs: Specs, verify: bool) -> dict[str, Array] | None:
 
 
 def _recorded(name: str) -> str | None:
-    """Return the sha256 that a packed file was written with; None where it is not there."""
+    """Return the recorded sha256 of a packed file; None without one."""
     file = open_cached(name + DIGEST)
     if file is None:
         return None
@@ -140,7 +140,7 @@ def pack_weights(
     """Pack weights into the cache and return their digest, which is also their name there.
 
     Args:
-        expected: the digest that they must have; None for any.
+        expected: required digest; None for any.
 
     Raises as `packed_weights` does.
     """
@@ -181,8 +181,8 @@ def pack_weights(
 
 @contextmanager
 def packed_ahead(pack: Callable[[Progress], str]) -> Iterator[Callable[[], str]]:
-    """Run `pack` in a separate thread during the block, which gets a function that waits for its result. `pack` calls
-    its argument now and then; leaving the block early stops it there."""
+    """Run `pack` in a separate thread during the block, and yield a function that waits for its result. `pack` must
+    report its progress to its argument, where it stops if the block has ended."""
 
     def proceed(done: int, total: int) -> None:
         if stopped.is_set():

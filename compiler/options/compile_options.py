@@ -52,31 +52,36 @@ _MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
 
 
 class OptionErrors(ErrorKind):
-    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, a program has at most {most} ranks"
-    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} is the dtype of sums between ranks: give --tp, too"
+    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, but a program has at most {most} ranks"
+    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} applies to sums between ranks: give --tp, too"
     KEEP_WITHOUT_WEIGHTS = (
         UsageError,
-        "--weights keep stores weights as the checkpoint has them, and this compilation has none: leave --no-weights "
-        "out",
+        "--weights keep needs the weights of a checkpoint: leave --no-weights out",
     )
     LORA_NOT_EMBEDDED = (
         UsageError,
-        "--lora changes weights, and --weights {weights} stores none: leave it out, so that the artifact holds them",
+        "--lora changes weights, which the artifact must then contain: leave --weights {weights} out",
     )
     LORA_WITHOUT_CHECKPOINT = UsageError, "--lora changes the weights of a checkpoint: give --checkpoint, too"
     NOTHING_SHOWN = (
         UsageError,
-        "{option} goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level",
+        "{option} needs --dump-ir-dir, --print-ir-before, --print-ir-after, or --compile-to with a lower level",
     )
-    NO_OPT_LEVEL = UsageError, "-O{level} does not exist, the levels are {known}"
-    EVEN_POOL = UsageError, "--kv-pool is {pool}, the pooling kernel must be odd"
-    ONLY_BY_QUERY = UsageError, "{option} goes with --kv-policy query"
-    BUDGET_PER_LAYER = UsageError, "{option} is the same for all layers, it cannot be given with --kv-topk-per-layer"
+    NO_OPT_LEVEL = UsageError, "-O{level} does not exist; the levels are {known}"
+    EVEN_POOL = UsageError, "--kv-pool is {pool}, but the width of the pooling must be odd"
+    ONLY_BY_QUERY = UsageError, "{option} needs --kv-policy query"
+    BUDGET_PER_LAYER = (
+        UsageError,
+        "{option} sets the same value for all layers and cannot be combined with --kv-topk-per-layer",
+    )
     BUDGETS_OF_RULE = (
         UsageError,
         "the rule {rule} sets the budget of each layer (its method topk): leave --kv-topk-per-layer out",
     )
-    RULE_OVER_RANKS = UsageError, "the rule {rule} scores with all heads, which --tp splits: leave --tp out"
+    RULE_OVER_RANKS = (
+        UsageError,
+        "the rule {rule} scores with all heads, but --tp divides them between ranks: leave --tp out",
+    )
     BUDGET_DIFFERS = (
         UsageError,
         "--kv-budget {budget} is not sink + recent + topk = {sink} + {recent} + {topk} = {rows}: leave one of them out",
@@ -84,25 +89,25 @@ class OptionErrors(ErrorKind):
     NO_GOLDEN = UsageError, "{option} needs --save-golden"
     GOLDEN_WITHOUT_WEIGHTS = (
         UsageError,
-        "--save-golden runs the model, which --no-weights leaves without weights: leave one of them out",
+        "--save-golden runs the model, which needs weights: leave --save-golden or --no-weights out",
     )
-    GOLDEN_WITHOUT_ARTIFACT = UsageError, "--save-golden goes into an artifact, and --compile-to {level} makes none"
-    ONLY_FOR_DUMPS = UsageError, "{option} goes with --compile-from: give the checkpoint as MODEL"
+    GOLDEN_WITHOUT_ARTIFACT = UsageError, "--save-golden needs an artifact, but --compile-to {level} does not write one"
+    ONLY_FOR_DUMPS = UsageError, "{option} needs --compile-from: without it, the checkpoint is MODEL"
     LEVEL_NOT_BELOW = UsageError, "--compile-from {start} is not below --compile-to {end}"
-    RECORDED = UsageError, "{option} is recorded in the dump, it cannot be given with --compile-from"
+    RECORDED = UsageError, "{option} is recorded in the dump and cannot be combined with --compile-from"
     DUMP_WITHOUT_WEIGHTS = (
         UsageError,
         "a dump holds no weights: give them with --checkpoint, or compile with --no-weights",
     )
-    MODEL_FROM_STDIN = UsageError, "a model cannot come from stdin, only a dump can: give --compile-from LEVEL"
+    MODEL_FROM_STDIN = UsageError, "only a dump can be read from stdin: give a file, or --compile-from LEVEL for a dump"
     NO_OUTPUT_NAME = UsageError, "the input is stdin, so the output has no default name: give one with -o"
     NO_CONTEXT = UsageError, "the context length of the model is unknown: give --max-context"
     CONTEXT_TOO_LONG = (
         UsageError,
-        "--max-context {context} exceeds the {longest} tokens the model was made for: lower it to at most {longest}",
+        "--max-context {context} exceeds the model's longest context: lower it to at most {longest}",
     )
     UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
-    WEIGHTS_TWICE = UsageError, "--weights {text} says {first} and {second}: give one of them"
+    WEIGHTS_TWICE = UsageError, "--weights {text} contains both {first} and {second}: give one of them"
     UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
     BUDGET_TOO_SMALL = (
         UsageError,
@@ -143,7 +148,7 @@ CACHE, GRAPH, CONTENT, IR = (
     "cache (rows are tokens, per layer and KV head)", "static graphs", "contents of the artifact",
     "intermediate representation",
 )  # fmt: skip
-"""Headings of help."""
+"""Headings of option groups in help."""
 
 
 @dataclass(frozen=True)
@@ -159,45 +164,45 @@ class CompileOptions:
 
     model: Path = option(
         MISSING, "Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir, "
-        "- for one on stdin", "MODEL", positional=True, identity=False,
+        "or - for a dump on stdin", "MODEL", positional=True, identity=False,
     )  # fmt: skip
     output: Path | None = option(
-        None, "artifact to write; - for stdout, of a lower level's text", "OUT", flags=("-o", "--output"),
-        default="MODEL's stem + .rdu, in this folder", identity=False,
+        None, "artifact to write, or .mlir file of a lower level (- for stdout)", "OUT", flags=("-o", "--output"),
+        default="MODEL's stem + .rdu, in the current folder", identity=False,
     )  # fmt: skip
     target: str = option("rdu", "machine to compile for, rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
     config: Path | None = option(None, "config.json for a .pt with a bare state_dict", "FILE", in_dump=True)
-    trust_pt2: bool = option(False, "load a .pt2 with torch's own reader, which runs code from the file")
+    trust_pt2: bool = option(False, "load a .pt2 with torch's own reader, which executes code from the file")
     lora: Path | None = option(
         None, "LoRA adapter to merge into the weights, as PEFT saves it", "FOLDER", group=CONTENT, of_models=True
     )
     kv_sink: int | None = option(
-        None, "attention sinks: first tokens, which always stay", "ROWS", group=CACHE, default=str(DEFAULT_SINK),
+        None, "attention sinks: first tokens, which are always kept", "ROWS", group=CACHE, default=str(DEFAULT_SINK),
         least=0, rows=True, in_dump=True,
     )  # fmt: skip
     kv_recent: int | None = option(
-        None, "newest tokens, which always stay", "ROWS", group=CACHE, default=f"up to {DEFAULT_RECENT}", least=1,
-        rows=True, in_dump=True,
+        None, "recent window: newest tokens, which are always kept", "ROWS", group=CACHE,
+        default=f"up to {DEFAULT_RECENT}", least=1, rows=True, in_dump=True,
     )  # fmt: skip
     kv_topk: int | None = option(
         None, "tokens selected from the prompt, 0 for StreamingLLM", "ROWS", group=CACHE,
         default="the rest of the budget", least=0, rows=True, in_dump=True,
     )  # fmt: skip
     kv_topk_per_layer: str | None = option(
-        None, "selected rows of each layer, as --kv-topk: numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
-        default="the same in all", rows=True, in_dump=True,
+        None, "--kv-topk for each layer: a list of numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
+        default="the same in all layers", rows=True, in_dump=True,
     )  # fmt: skip
     kv_budget: int | None = option(
-        None, "total cache rows; rows not used by sinks and newest tokens hold the selected ones", "ROWS", group=CACHE,
-        default=f"{DEFAULT_BUDGET}, or a 16th of the context where that is more", model_default="by the context",
+        None, "total cache rows; rows not used by sinks and recent window hold selected tokens", "ROWS", group=CACHE,
+        default=f"{DEFAULT_BUDGET}, or a 16th of the context if that is more", model_default="from the context",
         least=1, of_models=True, rows=True, in_dump=True,
     )  # fmt: skip
     kv_obs: int | None = option(
-        None, "last queries of the prompt, which score its tokens", "N", group=CACHE, default=str(DEFAULT_OBS), least=1,
+        None, "last queries of the prompt that score its tokens", "N", group=CACHE, default=str(DEFAULT_OBS), least=1,
         rows=True, in_dump=True,
     )  # fmt: skip
     kv_pool: int | None = option(
-        None, "width of the pooling over scores, an odd number", "N", group=CACHE, default=str(DEFAULT_POOL), least=1,
+        None, "odd width of the pooling of scores", "N", group=CACHE, default=str(DEFAULT_POOL), least=1,
         rows=True, in_dump=True,
     )  # fmt: skip
     kv_pool_mode: str | None = option(
@@ -206,69 +211,70 @@ class CompileOptions:
     )  # fmt: skip
     kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = option(
         None, f"selection of rows. {KV_POLICIES[0]}: once, by the last queries of the prompt; {KV_POLICIES[1]}: at "
-        "every step, from all rows, which stay; FILE.py or FILE.py:CLASS: once, by a rule of yours, whose file is "
-        "executed", "NAME", group=CACHE, default=KV_POLICIES[0], model_choices=KV_POLICIES,
+        "every step, from all rows, which are kept; FILE.py or FILE.py:CLASS: once, by your own rule (the file is "
+        "executed)", "NAME", group=CACHE, default=KV_POLICIES[0], model_choices=KV_POLICIES,
         model_help=f"selection of rows: {' or '.join(KV_POLICIES)}", of_models=True, rows=True, in_dump=True,
     )  # fmt: skip
     kv_landmark_bits: int | None = option(
-        None, "bits per number of the key copies by which a step selects, 1, 2, 4, or 16 for the keys themselves; with "
+        None, "bits per value of the key copies used for selection: 1, 2, 4, or 16 (the keys themselves); needs "
         "--kv-policy query", "BITS", group=CACHE, default=str(DEFAULT_LANDMARK_BITS), rows=True, in_dump=True,
     )  # fmt: skip
     kv_fetch: int | None = option(
-        None, "most rows that a step fetches from the store per KV head, up to --kv-topk, beside those that stay from "
-        "the step before; with --kv-policy query", "ROWS", group=CACHE, default="no limit", rows=True, in_dump=True,
+        None, "maximum number of rows that a step fetches from the store per KV head, at most --kv-topk, besides rows "
+        "kept from the previous step; needs --kv-policy query", "ROWS", group=CACHE, default="no limit", rows=True,
+        in_dump=True,
     )  # fmt: skip
     kv_rows: str | None = option(
-        None, f"place of selected rows: {KV_ROWS[0]}, a copy in the cache, or {KV_ROWS[1]}, the prompt's K and V",
-        "WHERE", group=CACHE, default=f"{KV_ROWS[0]}, and {KV_ROWS[1]} with --kv-policy query", choices=KV_ROWS,
+        None, f"location of selected rows: {KV_ROWS[0]}, copies in the cache, or {KV_ROWS[1]}, the prompt's K and V",
+        "WHERE", group=CACHE, default=f"{KV_ROWS[0]}, or {KV_ROWS[1]} with --kv-policy query", choices=KV_ROWS,
         rows=True, in_dump=True,
     )  # fmt: skip
     kv_dtype: str | None = option(
-        None, f"type of cache rows: {KV_DTYPES[0]}, the program's dtype; {KV_DTYPES[1]}, codes of 8 bits with a scale "
-        f"per row; {KV_DTYPES[2]}, codes of 4 bits with a scale for 32 numbers", "TYPE", group=CACHE,
+        None, f"format of cache rows: {KV_DTYPES[0]}, the program's dtype; {KV_DTYPES[1]}, 8-bit values with a scale "
+        f"per row; {KV_DTYPES[2]}, 4-bit values with a scale per 32 values", "TYPE", group=CACHE,
         default=KV_DTYPES[0], choices=KV_DTYPES, of_models=True, in_dump=True,
     )  # fmt: skip
     max_context: int | None = option(
-        None, "longest sequence, prompt and answer together", "TOKENS", group=GRAPH, default="the model's",
-        model_default="the model's own, if its states fit the memory", least=1, of_models=True, in_dump=True,
+        None, "maximum tokens of a sequence, prompt and answer together", "TOKENS", group=GRAPH, default="the model's",
+        model_default="the model's, if its states fit into memory", least=1, of_models=True, in_dump=True,
     )  # fmt: skip
     batch: int | None = option(
-        None, "sequences that decode together", "SLOTS", group=GRAPH, default=str(DEFAULT_BATCH), least=1,
+        None, "sequences decoded together", "SLOTS", group=GRAPH, default=str(DEFAULT_BATCH), least=1,
         of_models=True, in_dump=True,
     )  # fmt: skip
     prefill_chunk: int | None = option(
-        None, "tokens of the prompt that are read at once", "TOKENS", group=GRAPH, default=f"up to {DEFAULT_CHUNK}",
+        None, "prompt tokens per prefill chunk", "TOKENS", group=GRAPH, default=f"up to {DEFAULT_CHUNK}",
         least=MIN_CHUNK, in_dump=True,
     )  # fmt: skip
     dtype: str | None = option(
         None, f"dtype of activations and of plain cache rows: {' or '.join(DTYPES)}", "TYPE", group=GRAPH,
-        default="the one that fits the weights", choices=DTYPES, of_models=True, in_dump=True,
+        default="the dtype that fits the weights", choices=DTYPES, of_models=True, in_dump=True,
     )  # fmt: skip
     tp: int | None = option(
         None, "tensor parallelism: ranks that divide heads, feed-forward, experts and vocabulary", "N", default="1",
         least=1,
     )  # fmt: skip
     tp_sums: str = option(
-        SUMS[0], "dtype of partial sums that ranks exchange: f32, as they are accumulated, or model, rounded to the "
-        "program's dtype, which halves the bytes in bf16", choices=SUMS,
+        SUMS[0], "dtype of partial sums that ranks exchange: f32, as accumulated, or model, rounded to the program's "
+        "dtype (half the bytes in bf16)", choices=SUMS,
     )  # fmt: skip
     opt_level: int = option(
         2, "optimization level. 0: a kernel per operation; 1: a kernel per layer; 2: a kernel per run of equal layers",
         "LEVEL", flags=("-O",),
     )  # fmt: skip
     weights: str = option(
-        WEIGHTS[0], "place of weights, embed or reference (by digest), and after a comma their format in matmuls: int8 "
-        "or int4, then :GROUP (32), then :zero-point; keep: as a quantized checkpoint stores them; dense: not "
-        "quantized", "HOW", group=CONTENT, default="embed, and keep for a quantized checkpoint", of_models=True,
+        WEIGHTS[0], "storage of weights, embed or reference (by digest), and after a comma their format in matmuls: "
+        "int8 or int4, optionally with :GROUP (32) and :zero-point; keep: as stored in a quantized checkpoint; dense: "
+        "not quantized", "HOW", group=CONTENT, default="embed, and keep for a quantized checkpoint", of_models=True,
         one_of="weights", model_default="keep for a quantized model",
-        model_help="format of weights in matmuls: keep, dense, or int8 or int4, then :GROUP, then :zero-point",
+        model_help="format of weights in matmuls: keep, dense, int8 or int4, optionally with :GROUP and :zero-point",
     )  # fmt: skip
     weight_format: WeightChoice | None = None
     save_golden: bool = option(
         False, "record eager PyTorch's outputs for `sscc run --check`", group=CONTENT, identity=False
     )
     golden_prompt_file: Path | None = option(
-        None, "prompt to record, - for stdin", "FILE", group=CONTENT, default="a text built in", identity=False
+        None, "prompt to record, - for stdin", "FILE", group=CONTENT, default="a built-in text", identity=False
     )
     golden_tokens: int | None = option(
         None, "tokens to record", "N", group=CONTENT, default=str(DEFAULT_GOLDEN_TOKENS), least=1, identity=False
@@ -283,11 +289,11 @@ class CompileOptions:
         None, "level of MODEL, which is a dump", "LEVEL", group=IR, choices=LEVELS[:-1], identity=False
     )
     as_is: bool = option(
-        False, "continue with any module that is legal at its level, whatever passes have run on it; with "
+        False, "accept any module that is legal at its level, regardless of the passes that have run on it; needs "
         "--compile-from", group=IR, identity=False,
     )  # fmt: skip
     load_pass: tuple[str, ...] = option(
-        (), "file with passes of yours, which is executed, or the name of an installed package's; repeatable",
+        (), "file with your own passes (it is executed), or the name of an installed package's passes; repeatable",
         "FILE.py", group=IR,
     )  # fmt: skip
     checkpoint: Path | None = option(None, "weights for --compile-from", "PATH", group=IR, identity=False)
@@ -295,24 +301,25 @@ class CompileOptions:
         (), "print the IR on stderr before this pass; all: before every pass", "PASS", group=IR, identity=False
     )
     print_ir_after: tuple[str, ...] = option(
-        (), "print the IR on stderr after this pass; all: after every pass; change: after those that change it", "PASS",
-        group=IR, identity=False,
+        (), "print the IR on stderr after this pass; all: after every pass; change: after passes that change it",
+        "PASS", group=IR, identity=False,
     )  # fmt: skip
     ir_function: str | None = option(
-        None, "show functions of this name, or pattern with * and ?", "NAME", group=IR, default="all", identity=False
+        None, "functions to show, a name or a pattern with * and ?", "NAME", group=IR, default="all", identity=False
     )
     ir_locations: bool = option(
-        True, "leave out locations", group=IR, flags=("--no-ir-locations",), inverted=True, identity=False
+        True, "omit locations", group=IR, flags=("--no-ir-locations",), inverted=True, identity=False
     )
-    timing: bool = option(False, "report the seconds of each phase and pass", group=IR, identity=False)
-    pass_statistics: bool = option(False, "report what each pass counted", group=IR, identity=False)
+    timing: bool = option(False, "report the time of each phase and pass", group=IR, identity=False)
+    pass_statistics: bool = option(False, "report the statistics of each pass", group=IR, identity=False)
     pack_for: str = option(
-        DEFAULT_BACKEND, "pack weights as this backend reads them; other backends unpack them", "BACKEND",
+        DEFAULT_BACKEND, "pack weights in the layout of this backend; other backends unpack them", "BACKEND",
         group=CONTENT, choices=backend_names,
     )  # fmt: skip
     native_code: bool = option(
-        lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0", "skip the compilation of the schedule for this CPU, "
-        "which `sscc run` then does", group=CONTENT, flags=("--no-native-code",), inverted=True, identity=False,
+        lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0", "skip the compilation of the schedule to native code "
+        "for this CPU, which `sscc run` then does", group=CONTENT, flags=("--no-native-code",), inverted=True,
+        identity=False,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -501,7 +508,8 @@ class CompileOptions:
 
 
 class CompileArguments(TypedDict, total=False):
-    """Keyword arguments of `sscc.compile`, for editors and type checkers: the fields of `CompileOptions` but `model`.
+    """Keyword arguments of `sscc.compile`, for editors and type checkers: the fields of `CompileOptions` except
+    `model`.
 
     Paths may be text, and `weights` has the form of the command line ("reference,int4:64").
     """

@@ -10,13 +10,13 @@ from sscc.ir.option import check_options, flag_of, option
 from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
 EXECUTION, SPECULATIVE = "execution", "speculative prefill"
-"""Headings of help."""
+"""Headings of option groups in help."""
 MOST_THREADS = 1 << 14
 DEFAULT_KEEP = 0.3
 
 
 class DraftOptionErrors(ErrorKind):
-    NO_DRAFT = UsageError, "{option} is for prompts that a draft shortens: give --draft too"
+    NO_DRAFT = UsageError, "{option} applies to prompts that a draft shortens: give --draft, too"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class InterpreterOptions:
     )  # fmt: skip
     threads: int | None = option(
         None, "threads of the interpreter on this machine", "N", group=EXECUTION,
-        default="all that this process may use", least=1, most=MOST_THREADS, identity=False,
+        default="all CPUs that this process may use", least=1, most=MOST_THREADS, identity=False,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -41,8 +41,8 @@ class ExecutionOptions(InterpreterOptions):
     """Options of a session. Raises UsageError for a value out of bounds."""
 
     checkpoint: Path | None = option(
-        None, "weights to run in place of the artifact's, of the same shapes", "PATH", group=EXECUTION,
-        default="the artifact's own, or those of the checkpoint that it refers to",
+        None, "checkpoint whose weights replace the artifact's, with the same shapes", "PATH", group=EXECUTION,
+        default="the artifact's weights, or the checkpoint that it refers to",
     )  # fmt: skip
     verify: bool = option(
         True, "skip the digest check of the weights, which is otherwise done once, and again when files change",
@@ -50,7 +50,7 @@ class ExecutionOptions(InterpreterOptions):
     )  # fmt: skip
     transport: str | None = option(
         None, "transport between ranks: memory or sockets", "NAME", group=EXECUTION,
-        default="memory if they share it, else sockets",
+        default="memory if all ranks share it, else sockets",
     )  # fmt: skip
 
 
@@ -69,15 +69,15 @@ class DraftOptions:
     """Options of speculative prefill. Raises UsageError for a value out of bounds, or an option without a draft."""
 
     draft: Path | None = option(
-        None, "smaller program that selects the parts of a prompt to read (speculative prefill), best compiled with "
-        "--kv-rows indexed", "DRAFT.rdu", group=SPECULATIVE,
+        None, "artifact of a smaller model that selects the parts of a prompt to prefill (speculative prefill), best "
+        "compiled with --kv-rows indexed", "DRAFT.rdu", group=SPECULATIVE,
     )  # fmt: skip
     keep: float | None = option(
-        None, "share of a prompt's chunks of 32 tokens to read", "SHARE", group=SPECULATIVE,
+        None, "share of a prompt's 32-token chunks to prefill", "SHARE", group=SPECULATIVE,
         default=f"{DEFAULT_KEEP:g}", least=0, most=1, exclusive=True,
     )  # fmt: skip
     keep_delimiter: str | None = option(
-        None, "text in place of omitted text, for a draft with another tokenizer", "TEXT", group=SPECULATIVE,
+        None, "text that replaces omitted parts, for a draft with another tokenizer", "TEXT", group=SPECULATIVE,
         default="a line of three dots",
     )  # fmt: skip
 
@@ -89,5 +89,5 @@ class DraftOptions:
 
     @property
     def share(self) -> float | None:
-        """The share of a prompt to read; None without a draft."""
+        """The share of a prompt to prefill; None without a draft."""
         return None if self.draft is None else self.keep or DEFAULT_KEEP

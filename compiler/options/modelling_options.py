@@ -1,4 +1,4 @@
-"""Options of the modelled machine and of the work of a step, for the commands that model time."""
+"""Options of the modelled machine and of the modelled step, for commands that model time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
 
 MODELLED = "modelled times"
-"""Heading of help."""
+"""Heading of the option group in help."""
 MOST_VALUES = 256
 """Maximum number of values of a sweep."""
 
@@ -77,19 +77,20 @@ def parse_sweep(text: str, option: str = "--sweep") -> Sweep:
 
 @dataclass(frozen=True)
 class ModellingOptions:
-    """Options of the modelled machine and of the work of a step. Raises UsageError for a value out of bounds."""
+    """Options of the modelled machine and of the modelled step. Raises UsageError for a value out of bounds."""
 
     target: str | None = option(
-        None, "machine to model: rdu, rdu:NAME or rdu:FILE", "TARGET", group=MODELLED, default="that of the compilation"
-    )
+        None, "machine to model: rdu, rdu:NAME or rdu:FILE", "TARGET", group=MODELLED,
+        default="the target of the compilation",
+    )  # fmt: skip
     sockets: int | None = option(None, "sockets to model", "N", group=MODELLED, default="those of the machine", least=1)
     figures: tuple[str, ...] = option(
-        (), "value of a figure of the machine, as `sscc targets` names it: hbm.bandwidth=3.2e12; repeatable",
+        (), "figure of the machine to change, named as in `sscc targets`: hbm.bandwidth=3.2e12; repeatable",
         "NAME=VALUE", group=MODELLED, flags=("--set",),
     )  # fmt: skip
     context: int | None = option(None, "tokens in each slot", "N", group=MODELLED, default="the longest context")
     prompt: int | None = option(
-        None, "tokens of a prefill to time", "N", group=MODELLED,
+        None, "prompt tokens of the prefill to time", "N", group=MODELLED,
         default="none for `sscc inspect`, a chunk in a report",
     )  # fmt: skip
     staying: float = option(

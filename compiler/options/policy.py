@@ -1,4 +1,4 @@
-"""A user's rule, in one Python file, for the selection of the prompt positions that stay in the cache.
+"""User-defined rules, each in one Python file, that select the prompt positions to keep in the cache.
 
 A rule is a subclass of `Policy`. It is traced when a model is compiled, and its operations become part of the program;
 the artifact does not need its file. This module does not import torch, so that the command line starts fast.
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from sscc.compiler.options.rule_prompt import Prompt
 
 WHOLE_PROMPT = "prompt"
-"""Value of `obs` with which a rule observes every query of the prompt."""
+"""Value of `obs` for a rule that observes every query of the prompt."""
 SUFFIX = ".py"
 OPTION = "--kv-policy"
 
 
 class PolicyErrors(ErrorKind):
-    BAD_TOPK = UsageError, "{rule}.topk returns {rows!r} for layer {layer}, it must return an int of 0 or more rows"
+    BAD_TOPK = UsageError, "{rule}.topk returns {rows!r} for layer {layer}, it must return an int of at least 0"
     NO_POLICY = UsageError, "{option} is {value!r}, it must be a name, a file or an sscc.Policy"
     UNKNOWN = (
         UsageError,
@@ -70,8 +70,8 @@ class Policy:
     pool_mode: ClassVar[str] = POOL_MODES[0]
 
     def scores(self, prompt: Prompt) -> Tensor:
-        """Return finite scores [Hkv, n] f32 of all positions. For each KV head the highest stay; among equal ones, the
-        earlier.
+        """Return finite scores [Hkv, n] f32 of all positions. Each KV head keeps the positions with the
+        highest scores, and among equal scores the earlier positions.
 
         The method is traced once, on tensors without data, when a model is compiled. Python's conditions and loops may
         depend on sizes; conditions on the data of a tensor need operations such as `torch.where`. All layers share the
@@ -127,7 +127,7 @@ class Rule:
 
     def budgets(self, layers: int, topk: int) -> tuple[int, ...]:
         """Return the number of positions that each layer selects. Raises UsageError if `topk` returns anything but an
-        int of 0 or more."""
+        int of at least 0."""
         numbers = [self.policy.topk(layer, layers, topk) for layer in range(layers)]
         for layer, number in enumerate(numbers):
             if type(number) is not int or number < 0:

@@ -120,7 +120,7 @@ def bar(text: str, *, quiet: bool = False, alive: bool = True) -> Iterator[tuple
 
 @contextmanager
 def prompt_bar(tokens: int) -> Iterator[Advance | None]:
-    """Show a bar while a prompt is prefilled, as the argument `seen` of `Session.generate`. Yields None if no bar is
+    """Show a bar while a prompt is prefilled. Yields the argument `seen` of `Session.generate`, or None if no bar is
     drawn, so that the prompt is prefilled in one call."""
     shown = _is_shown(quiet=False, is_bar=True)
     with bar(f"reading a prompt of {tokens} tokens") as (advance, _):

@@ -1,4 +1,4 @@
-"""A prefilled prompt as a rule sees it that scores its positions, and the attention mass as a single operator."""
+"""The prefilled prompt passed to a rule that scores positions, and the attention mass as a single operator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Prompt:
     """State of one layer at the end of prefill: keys and values of n positions, and the last W queries.
 
     In a compiled program n is the maximum prompt length and W the size of the observation window: shapes are static,
-    whatever the length of the prompt. Rows of positions and queries beyond the prompt are zeros, which do not change
-    sums; if zeros would matter, `exists` and `query_exists` mark the real ones. Scores of positions beyond the prompt
-    are ignored.
+    regardless of the length of the prompt. Rows of positions and queries beyond the prompt are zeros, which do not
+    change sums; if zeros would matter, `exists` and `query_exists` mark the real ones. Scores of positions beyond the
+    prompt are ignored.
 
     Query head h belongs to KV head h // (H // Hkv). The rotary embedding has been applied to keys and queries.
 
@@ -29,7 +29,7 @@ class Prompt:
         length: [1] i64, number of tokens of the prompt, at most n.
         scale: factor on the dot products of queries and keys.
         softcap: cap of the scaled dot products (`Softmax`), 0 for none.
-        recent: rows of the ring: this many last positions are kept whatever their scores.
+        recent: rows of the ring: the last `recent` positions are kept regardless of their scores.
     """
 
     observed: Tensor
@@ -92,7 +92,7 @@ class Prompt:
     def attention_mass(self) -> Tensor:
         """Return [Hkv, n] f32: `attention` summed over the queries and averaged over the query heads of each KV head.
 
-        The last min(W, recent) positions have zero: they are no candidates, and pooling must not spread the attention
+        The last min(W, recent) positions have zero: they are not candidates, and pooling must not spread the attention
         that the window pays to itself. This is one operation at every level (`kv.observation_scores`), without the
         matrix of `attention`.
         """
@@ -101,7 +101,7 @@ class Prompt:
         return mass
 
     def mean_over_group(self, of_heads: Tensor) -> Tensor:
-        """[Hkv, ..]: the mean over the query heads of each KV head of [H, ..]."""
+        """Return [Hkv, ..]: the mean of `of_heads`, [H, ..], over the query heads of each KV head."""
         kv_heads = self.keys_scratch.shape[1]
         return of_heads.reshape(kv_heads, -1, *of_heads.shape[1:]).mean(dim=1)
 

@@ -20,15 +20,15 @@ from sscc.runtime.support.serving_options import LIMITS, MOST_MEMORY, MOST_SECON
 KEY_VARIABLE, PREFILL_KEY_VARIABLE, TLS_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY", "SSCC_SSL_PASSWORD"
 DEFAULT_HOST = "127.0.0.1"
 NETWORK, ANSWERS, SEVERAL = "network", "answers", "several models"
-"""Headings of help."""
+"""Headings of option groups in help."""
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,]+/?", re.IGNORECASE | re.ASCII)
 _ROOT_PATH = re.compile(r"(/[^\s/?#]+)+/?")
 
 
 class ServeErrors(ErrorKind):
-    ALSO_ALONE = UsageError, "--also is for a server that prefills and decodes itself, without --draft and --role"
-    NOT_A_MODEL = UsageError, "--also is {word!r}, expected NAME=ARTIFACT"
+    ALSO_ALONE = UsageError, "--also needs a server that prefills and decodes itself: leave --draft and --role out"
+    NOT_A_MODEL = UsageError, "--also is {word!r}, but it must be NAME=ARTIFACT"
     MODEL_TWICE = UsageError, "two models have the name {name!r}: requests could not tell them apart"
     DRAFT_WITH_PREFILL = (
         UsageError,
@@ -38,9 +38,9 @@ class ServeErrors(ErrorKind):
         UsageError,
         "--role decode needs --prefill-from URL: a server of the same artifact with --role prefill",
     )
-    NOT_DECODE = UsageError, "{option} is for --role decode, and the role is {role}"
-    NOT_AN_ORIGIN = UsageError, "--allowed-origins has {origin!r}, an origin is SCHEME://NAME or SCHEME://NAME:PORT"
-    NOT_A_PATH = UsageError, "--root-path is {path!r}, a path begins with / and has no spaces"
+    NOT_DECODE = UsageError, "{option} needs --role decode, but the role is {role}"
+    NOT_AN_ORIGIN = UsageError, "--allowed-origins contains {origin!r}, but an origin is SCHEME://NAME or SCHEME://NAME:PORT"
+    NOT_A_PATH = UsageError, "--root-path is {path!r}, but a path begins with / and has no spaces"
     KEY_WITHOUT_CERTIFICATE = UsageError, "{option} needs --ssl-certfile"
     TWO_KEYS = UsageError, "--api-key and --api-key-file are both given: give one of them"
     NO_KEYS = UsageError, "{path} (--api-key-file) contains no key: write one key on each line"
@@ -55,24 +55,24 @@ class ServerOptions:
     """
 
     log_level: str = option(
-        "info", "least level of log lines: debug, info (a line for each request, and one every 10 s while requests "
+        "info", "minimum level of log lines: debug, info (a line for each request, and one every 10 s while requests "
         "run), warning or error", "LEVEL", choices=_LOG_LEVELS,
     )  # fmt: skip
     port: int = option(8000, "port to listen on; 0 for any free one", "P", group=NETWORK, least=0, most=65535)
     host: str = option(DEFAULT_HOST, "address to listen on", "ADDRESS", group=NETWORK)
     allowed_hosts: str | None = option(
-        None, "comma-separated names by which clients may call this server, NAME or NAME:PORT, * for any; pages of "
-        "these names may use the server too", "NAMES", group=NETWORK,
-        default="names of loopback for requests that arrive there, any name for others",
+        None, "comma-separated host names by which clients may address this server, NAME or NAME:PORT, * for any; web "
+        "pages from these hosts may use it, too", "NAMES", group=NETWORK,
+        default="loopback names for requests to a loopback address, any name for others",
     )  # fmt: skip
     api_key: str | None = option(
         None, "key that clients must send", "KEY", group=NETWORK, default=f"{KEY_VARIABLE}, if set"
     )
     api_key_file: Path | None = option(
-        None, "file with a key on each line, any of which a client may send", "FILE", group=NETWORK
+        None, "file with one key per line; clients may send any of them", "FILE", group=NETWORK
     )
     allowed_origins: str | None = option(
-        None, "comma-separated origins of other servers whose pages may use this one, SCHEME://NAME[:PORT], * for any",
+        None, "comma-separated origins of web pages that may use this server, SCHEME://NAME[:PORT], * for any",
         "ORIGINS", group=NETWORK,
     )  # fmt: skip
     root_path: str | None = option(None, "path prefix of this server behind a proxy, /NAME", "PATH", group=NETWORK)
@@ -84,19 +84,20 @@ class ServerOptions:
         None, "name of the model for clients", "NAME", group=NETWORK, default="the model's file name without .rdu"
     )
     stream_interval: int = option(
-        0, "least milliseconds between two events of a streamed answer, each of which has all new tokens", "MS",
+        0, "minimum milliseconds between two events of a streamed answer; an event carries all new tokens", "MS",
         group=NETWORK, least=0, most=3_600_000,
     )  # fmt: skip
     drain_timeout: float = option(
-        30.0, "seconds that requests may take to finish after a signal", "S", group=LIMITS, least=0, most=MOST_SECONDS
-    )
+        30.0, "seconds for running requests to finish after a signal to stop", "S", group=LIMITS, least=0,
+        most=MOST_SECONDS,
+    )  # fmt: skip
     tool_parser: str | None = option(
-        None, "format in which the model writes tool calls, none for a model without them", "NAME", group=ANSWERS,
-        default="that of its chat template",
+        None, "format of tool calls in the model's text, or none", "NAME", group=ANSWERS,
+        default="the format in its chat template",
     )  # fmt: skip
     reasoning_parser: str | None = option(
-        None, "format in which the model writes thoughts, none to leave them in the text", "NAME", group=ANSWERS,
-        default="that of its chat template",
+        None, "format of reasoning in the model's text, or none to leave it in the text", "NAME", group=ANSWERS,
+        default="the format in its chat template",
     )  # fmt: skip
     also: tuple[str, ...] = option(
         (), "another model, opened by the first request that names it; repeatable", "NAME=ARTIFACT", group=SEVERAL
@@ -106,8 +107,8 @@ class ServerOptions:
         default="half of the memory", parse=parse_bytes, least=1, most=MOST_MEMORY,
     )  # fmt: skip
     role: Role = option(
-        "both", "work of the server. prefill: prompts for decode servers; decode: answers to prompts that the servers "
-        "of --prefill-from prefill; both: all of it", "ROLE", group=PREFILL, choices=get_args(Role),
+        "both", "task of the server. prefill: prefill prompts for decode servers; decode: answer prompts that the "
+        "servers of --prefill-from prefill; both: prefill and decode", "ROLE", group=PREFILL, choices=get_args(Role),
     )  # fmt: skip
     prefill_from: tuple[str, ...] = option(
         (), f"server of the same artifact with --role prefill, http://HOST:PORT; {PREFILL_KEY_VARIABLE} holds its key; "
@@ -118,7 +119,7 @@ class ServerOptions:
         "S", group=PREFILL, least=0, most=MOST_SECONDS, exclusive=True,
     )  # fmt: skip
     prefill_locally: bool = option(
-        False, "prefill a prompt here if no prefill server can, which otherwise ends its request with 503",
+        False, "prefill a prompt here if no prefill server can; otherwise its request fails with 503",
         group=PREFILL,
     )  # fmt: skip
 
@@ -133,7 +134,7 @@ class ServerOptions:
             raise ServeErrors.NO_PREFILL_SERVER()
 
     def check_beside(self, draft: DraftOptions, prefill_ahead: int | None, name: str) -> None:
-        """Check that other options fit these.
+        """Check the combination with other options.
 
         Args:
             draft: options of speculative prefill.
@@ -186,7 +187,7 @@ class ServerOptions:
         return origins
 
     def keys(self) -> Sequence[str]:
-        """Return the keys of which clients must send one; empty if they need none.
+        """Return the keys that clients may send; empty if they need none.
 
         Raises UsageError for an invalid key, InputError for a file that cannot be read.
         """
@@ -202,8 +203,8 @@ class ServerOptions:
 
 
 def key_of(option: str, text: str | None, variable: str) -> str | None:
-    """Return the key of an option, or else that of an environment variable, which other users of the machine cannot
-    see; None if both are absent. Raises UsageError for an invalid key."""
+    """Return the key in an option, or else in an environment variable, which other users of the machine cannot see;
+    None without both. Raises UsageError for an invalid key."""
     key = os.environ.get(variable) if text is None else text
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
         raise ServeErrors.NOT_A_KEY(source=variable if text is None else option)

@@ -1,4 +1,4 @@
-"""Names of the files of a model in several parts, as llama.cpp's gguf-split gives them: `NAME-00002-of-00003.gguf`."""
+"""File names of a GGUF model in several parts, as written by llama.cpp's gguf-split: `NAME-00002-of-00003.gguf`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PartName:
 
     @classmethod
     def of(cls, path: Path) -> PartName | None:
-        """Return the name of a file as that of a part; None for another name."""
+        """Parse the name of a file; None if it is not the name of a part."""
         match = _NAME.fullmatch(path.name)
         name = cls(match[1], int(match[2]), int(match[3])) if match else None
         return name if name is not None and 1 <= name.part <= name.count <= MOST_PARTS else None

@@ -28,6 +28,7 @@ def version_of(package: str) -> str | None:
 
 
 def own_version() -> str:
+    """Return the version of sscc."""
     return importlib.metadata.version("sscc")
 
 

@@ -30,7 +30,7 @@ Role = Literal["both", "prefill", "decode"]
 """Work of a server: prompts and answers; prompts for others; answers to prompts that others prefill."""
 
 ENGINE, LIMITS, PREFILL = "engine", "limits", "remote prefill"
-"""Headings of help."""
+"""Headings of option groups in help."""
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,7 @@ def test_checkpoints_without_codes(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     torch.manual_seed(1)
     transformers.LlamaForCausalLM(LLAMA).save_pretrained(plain)
-    with raises(PreflightErrors.NOTHING_TO_KEEP, path=plain, hint=" (they are numbers)"):
+    with raises(PreflightErrors.NOTHING_TO_KEEP, path=plain, hint=" (they are not quantized)"):
         sscc.compile(plain, output=tmp_path / "a.rdu", weights="keep", **SHAPE)
     quantization, make, _ = CASES["fp8"]
     write(tmp_path / "fp8", make, quantization)

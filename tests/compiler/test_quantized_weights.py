@@ -246,23 +246,23 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
     lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", **SHAPE).report
     summary, *kinds = lines[3:]
     # 72 KiB without the 12 of down_proj, whose rows of 48 no group of 32 fits; of these 4.5 / 32 are left.
-    beginning = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits a weight; ||W' - W|| / ||W|| = "
+    beginning = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits per weight; ||W' - W|| / ||W|| = "
     assert summary.startswith(beginning)
     names = [line.split()[0] for line in kinds]
     assert names[0] == "model.embed_tokens.weight"
     assert "model.layers.*.mlp.gate_proj.weight" in names
     assert any("at most" in line and "(model.layers." in line for line in kinds)
     assert kinds[-2:] == [
-        "  model.embed_tokens.weight stays f32: it is also read by look-ups; products read a quantised copy",
-        "  model.layers.*.mlp.down_proj.weight stays f32: it is not only read by products, or groups of 32 do not fit "
-        "into [32, 48]",
+        "  model.embed_tokens.weight stays f32: it is used for look-ups; matmuls use a quantised copy",
+        "  model.layers.*.mlp.down_proj.weight stays f32: it is not only used in matmuls, or groups of 32 do not "
+        "divide [32, 48]",
     ]
 
 
 def test_from_the_config_alone(compiled: Compiler, tmp_path: Path) -> None:
     config = compiled.checkpoint("llama3-rope") / "config.json"
     result = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", **SHAPE)
-    assert result.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits a weight"
+    assert result.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits per weight"
 
 
 def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> None:

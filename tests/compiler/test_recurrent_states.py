@@ -175,10 +175,10 @@ def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureF
     assert cli.main(["inspect", str(artifacts("between"))]) == 0
     text = capsys.readouterr().out
     assert "1 of 4 layers: no state\n" in text
-    assert " a token kept, " in text
+    assert " per cached token, " in text
     assert cli.main(["inspect", str(artifacts("mamba2"))]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("prefixes"))
-    assert line.endswith("share their prefill: 7.594 KiB at a checkpoint")
+    assert line.endswith("share its prefill: 7.594 KiB per checkpoint")
 
 
 def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:

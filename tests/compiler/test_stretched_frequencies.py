@@ -59,7 +59,7 @@ def test_a_text_that_fills_the_context_has_the_models_own_frequencies(
     output, text = tmp_path / "model.rdu", random_tokens(CONTEXT)
     with caplog.at_level(logging.WARNING):
         compile_model(CompileOptions(tmp_path / "checkpoint", output, native_code=False, **OPTIONS))
-    assert f"all positions get the frequencies ({kind}) of a text of {CONTEXT} tokens" in caplog.text
+    assert f"all positions get the rotary frequencies ({kind}) of a text of {CONTEXT} tokens" in caplog.text
     ours = fed(opened(output), text[:-9], text[-9:])
     with torch.no_grad():
         runs = (model(torch.tensor([text[:length]]), use_cache=False) for length in (CONTEXT, FIRST - 1))

@@ -256,7 +256,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernels    2, with 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
     assert "launches   3 per decode step, 2 in prefill's body" in lines
     assert "looping    decode: 2 layers in one launch of k" in lines
-    assert "looping    prefill: 2 calls of k stay: the value of layer 0 is an output" in lines
+    assert "looping    prefill: 2 calls of k, not looped: the value of layer 0 is an output" in lines
     assert "SRAM       400 bytes of 9.766 KiB" in lines
     assert "DDR        1.172 KiB of 1397 GiB" in lines
     assert "units      10 of 10 (100%) PCUs, 1 of 10 (10%) PMUs" in lines

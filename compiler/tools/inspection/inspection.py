@@ -1,8 +1,8 @@
 """Facts about an artifact from its schedule, and times from the timing model.
 
-Traffic counts the bytes that the launches of a decode step move; the floor is the minimum of a step: every weight that
-it uses once, and every row of the caches once. Tiers work concurrently, so the minimum time is that of the tier that
-needs longest for its part.
+Traffic counts the bytes that the launches of a decode step move. The floor is the minimum traffic of a step: each
+weight that it uses and each cache row, counted once. Tiers work concurrently, so the minimum time is that of the
+slowest tier.
 """
 
 from __future__ import annotations
@@ -96,24 +96,26 @@ class Inspection:
         temporary_bytes: region that temporaries share.
         weight_bytes: weights and constants.
         experts: experts that a decode step reads, by the sizes of their layers.
-        kv_bytes, full_kv_bytes: bytes of one sequence that a decode step reads, and without compression at max_context.
-        held_kv_bytes: K and V of one sequence in memory, including its whole prompt if the selected rows are indexed.
+        kv_bytes: bytes of K and V that a decode step reads for one sequence.
+        full_kv_bytes: the same for an uncompressed cache of max_context tokens.
+        held_kv_bytes: bytes of K and V of one sequence in memory, including its whole prompt if the selected rows are
+            indexed.
         decode_row_bytes: bytes of the caches that a step moves, by part ("cache", "store", "landmarks", "resident
             rows") and tier.
         levels: memory levels by tier.
         decode_traffic_bytes: bytes moved by one decode step of all slots, without on-chip traffic.
-        decode_floor_bytes: weights and caches, once.
+        decode_floor_bytes: bytes of weights and caches that a step uses, each counted once.
         decode_floor_tiers: the same by tier.
         decode_floor_seconds: minimum time of a decode step by bandwidth alone: a bound, not a model.
-        full_cache_floor_seconds: the same with uncompressed caches of max_context rows, which take the space that the
-            program leaves in main memory, then farther ones; None if the target cannot hold them.
+        full_cache_floor_seconds: the same with uncompressed caches of max_context rows, placed in the space that the
+            program leaves in main memory, then in farther memories; None if they do not fit.
         full_cache_tiers: bytes of such caches, by tier.
         context: tokens in each slot for `decode`.
-        prompt: tokens of `prefill`, 0 if it was not requested.
+        prompt: prompt tokens of `prefill`; 0 without it.
         slot_message_bytes: size of the message that transfers a slot to another process after a prompt of `context`
             tokens, with the parts of all ranks.
         full_slot_bytes: the same for an uncompressed cache of that prompt.
-        tokens_per_second: tokens/s of all slots together.
+        tokens_per_second: modelled tokens/s of all slots together.
     """
 
     target: str
@@ -167,10 +169,10 @@ def inspect_artifact(
     """Collect facts from the manifest and the schedule, and time the entries.
 
     Args:
-        target: target of the times; None for the one of the compilation.
-        context: tokens in each slot of the decode step, prompt and new ones; max_context if None.
-        prompt: tokens of an additional timed prefill.
-        staying: fraction of the rows selected by each step that stays near (`time_entry`).
+        target: machine to model; None for the target of the compilation.
+        context: tokens in each slot of the decode step, including generated ones; max_context if None.
+        prompt: prompt tokens of a prefill to time, too; None for no prefill.
+        staying: fraction of the rows selected by each step that are already on chip (`time_entry`).
 
     Raises:
         UsageError: a context or prompt that the program does not accept.
@@ -184,7 +186,7 @@ def inspect_artifact(
 def inspection_of(
     artifact: Artifact, timing: Timing, prefill: Timing | None, context: int | None = None, prompt: int | None = None
 ) -> Inspection:
-    """Return the inspection for given timings on the machine of one rank: a decode step of `context` tokens in each
+    """Return the inspection for timings on the machine of one rank: a decode step of `context` tokens in each
     slot (max_context if None), and a prefill of `prompt` tokens."""
     program, signature, target = artifact.program, artifact.signature, timing.target
     geometry = signature.geometry
@@ -250,7 +252,7 @@ class _Rank:
         raise InspectionErrors.NO_EXCHANGE()
 
     def end(self, rank: int) -> None:
-        """Nobody waits."""
+        """Do nothing, because no other rank waits."""
 
 
 def slot_message_bytes(artifact: Artifact, length: int) -> int:
@@ -308,7 +310,7 @@ def _check_tokens(kind: InspectionErrors, tokens: int, limit: int) -> None:
 
 
 def report(timing: Timing) -> TimingReport:
-    """Return a timing as plain numbers."""
+    """Return the figures of a timing."""
     return TimingReport(
         seconds=timing.seconds,
         launches=len(timing.launches),
@@ -353,7 +355,7 @@ def stored_bytes(program: Program, timing: Timing) -> dict[str, int]:
 
 
 def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) -> dict[str, int]:
-    """Return, per tier, the bytes that a call moves of the tensors that count, each limited to its size."""
+    """Return the bytes per tier that a call moves for tensors for which `counts` is true, at most the size of each."""
     moved = {str(level.name): 0 for level in timing.target.memories}
     for tensor in filter(counts, program.tensors):
         moved[tensor.tier] += min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
@@ -380,8 +382,8 @@ class _FullCaches:
 
     Attributes:
         seconds: minimum time; None if the target cannot hold such caches.
-        nbytes: bytes of the caches per tier: each tier takes what fits beside the rest of the program, the last one the
-            remainder.
+        nbytes: bytes of the caches per tier. Tiers are filled in order, beside the rest of the program; the last one
+            gets the remainder.
     """
 
     seconds: float | None

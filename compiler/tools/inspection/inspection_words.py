@@ -1,4 +1,4 @@
-"""The text of `sscc inspect`: facts, each a label and a sentence, and the lines for a terminal."""
+"""Text of `sscc inspect`: labelled facts, and the lines for a terminal."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.varies else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"
-    kept = [f"{format_bytes(s.chunk_bytes // s.prefill_chunk)} a token kept"] if s.chunk_bytes else []
-    kept += [f"{format_bytes(s.carried_bytes)} at a checkpoint"] if s.carried_bytes else []
-    yield "prefixes", f"prompts that begin alike share their prefill: {', '.join(kept)}{each}"
+    kept = [f"{format_bytes(s.chunk_bytes // s.prefill_chunk)} per cached token"] if s.chunk_bytes else []
+    kept += [f"{format_bytes(s.carried_bytes)} per checkpoint"] if s.carried_bytes else []
+    yield "prefixes", f"prompts with a common prefix share its prefill: {', '.join(kept)}{each}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield "kernels", f"{i.kernels}, with {i.stages} stages: {steps}"
     yield "launches", f"{i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"
 
 
 def _asked(geometry: Geometry) -> tuple[RowStore, RowCodec, RowSelector]:
-    """Return store, codec and selector of the requested rows, even if windows govern all layers."""
+    """Return store, codec and selector of the requested rows, even if all layers attend within sliding windows."""
     from sscc.ir.layer_state.codecs import codec_of
     from sscc.ir.layer_state.rows import selector_of, store_of  # imported late: --help needs no numpy
 
@@ -65,13 +65,13 @@ def looping_facts(i: Inspection) -> Iterator[Fact]:
         if record.looped:
             yield "looping", f"{record.entry}: {record.layers} layers in one launch of {record.kernel}"
         else:
-            yield "looping", f"{record.entry}: {record.layers} calls of {record.kernel} stay: {record.reason}"
+            yield "looping", f"{record.entry}: {record.layers} calls of {record.kernel}, not looped: {record.reason}"
 
 
 def memory_facts(i: Inspection) -> Iterator[Fact]:
     sockets = "1 socket" if i.sockets == 1 else f"{i.sockets} sockets"
     ranks = f"{i.ranks} ranks of " if i.ranks > 1 else ""
-    each = "; what follows is of each rank" if i.ranks > 1 else ""
+    each = "; the following figures are per rank" if i.ranks > 1 else ""
     yield "machine", f"{i.machine}, {ranks}{sockets}{each}"
     yield "memory", (
         f"weights {format_bytes(i.weight_bytes)}, states {format_bytes(i.state_bytes)}, "
@@ -101,12 +101,12 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     for reads in i.experts:
         mean, most = (format_bytes(reads.bytes_of(count)) for count in (reads.mean, reads.most))
         yield "experts", (
-            f"{reads.chosen} of {reads.experts} a token; a step reads {reads.mean:.1f} of each layer's in "
-            f"the mean ({mean}, were all choices alike) and at most {reads.most} ({most}, which it is timed with)"
+            f"{reads.chosen} of {reads.experts} per token; a step reads {reads.mean:.1f} per layer on average "
+            f"({mean}, if all experts are equally likely) and at most {reads.most} ({most}, used for the times)"
         )
     if i.ranks > 1:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
-        yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives as much"
+        yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives the same amount"
     _, _, selector = _asked(i.signature.cache_geometry)
     if selector.keeps_landmarks:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
@@ -120,7 +120,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
 
 
 def _full_caches(i: Inspection) -> str:
-    """Return the bound with uncompressed caches, and the place of these caches."""
+    """Return the bound with uncompressed caches, and the location of these caches."""
     caches = f"full caches of {i.signature.geometry.max_context} tokens"
     if i.full_cache_floor_seconds is None:
         return f"{caches} ({format_bytes(i.signature.batch * i.full_kv_bytes)}) do not fit into the machine"
@@ -130,7 +130,7 @@ def _full_caches(i: Inspection) -> str:
 
 
 def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes behind main memory, per tier."""
+    """Return the bytes per tier in memories farther than main memory."""
     return {tier: part for tier, part in nbytes.items() if tier != MAIN and part}
 
 
@@ -142,8 +142,8 @@ def slots_in_words(i: Inspection) -> str:
 def stage_lines(entry: str, timing: Timing) -> Iterator[str]:
     """Yield a table of the stages of one call of an entry, in the order in which they fire.
 
-    The share is that of the stage's busy time in the time of the call; stages run concurrently, so that shares add up
-    to more than 100 %.
+    The share is the stage's busy time as a fraction of the time of the call. Stages run concurrently, so that shares
+    add up to more than 100 %.
     """
     stages = timing.stages()
     width = max((len(stage.stage) + 2 for stage in stages), default=0)

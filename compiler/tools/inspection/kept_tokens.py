@@ -1,4 +1,4 @@
-"""A text as a cache keeps it: each token with the reason why it is kept, the fraction of layers and KV heads that keep
+"""Tokens of a text in a cache: for each token the reason why it is kept, the fraction of layers and KV heads that keep
 it, and its lost attention."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sscc.runtime.session.kept_positions import Kept
 
 SPANS = 8
-"""Maximum number of lost parts of a text that are shown."""
-_JOINED = 2  # maximum number of tokens between two parts that are shown as one
+"""Maximum number of evicted spans of a text to show."""
+_JOINED = 2  # maximum number of tokens between two spans that are merged
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Token:
 
     Attributes:
         text: text that it completes, name of a special token, or its number without a tokenizer.
-        reason: reason of most of the layers and heads that keep it, the name of a `Reason` in lower case.
+        reason: most frequent reason among the layers and heads that keep it, the name of a `Reason` in lower case.
         share: fraction of the layers and heads in which every step reads it, 0 .. 1.
-        lost: fraction of the answer's attention over a full cache that goes to it where it is evicted; 0 if this was
-            not determined.
+        lost: fraction of the answer's attention over a full cache that goes to this token in layers and heads that
+            have evicted it; 0 if it was not measured.
     """
 
     text: str
@@ -54,8 +54,8 @@ def shown_tokens(
 
 
 def main_reasons(kept: Kept, layer: int | None = None, head: int | None = None) -> list[str]:
-    """Return, for each position, the reason of most of the layers and heads that keep it, a `Reason`'s name in lower
-    case."""
+    """Return the most frequent reason among the layers and heads that keep each position: the name of a `Reason` in
+    lower case."""
     import numpy as np
 
     from sscc.runtime.session.kept_positions import Reason
@@ -68,7 +68,7 @@ def main_reasons(kept: Kept, layer: int | None = None, head: int | None = None) 
 
 
 def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]:
-    """Return the text that each token completes; the last token of a character gets its text."""
+    """Return the text that each token completes. A character of several tokens is the text of the last one."""
     if tokenizer is None:
         return [f"{token} " for token in tokens]
     from sscc.runtime.text.tokenizer import TextStream
@@ -81,8 +81,8 @@ def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]
 
 
 def lost_spans(tokens: Sequence[Token]) -> list[tuple[int, int, float]]:
-    """Return the parts [begin, end) of a text that were evicted and that the answer would have attended to most, with
-    their fractions of its attention, largest first."""
+    """Return the evicted spans [begin, end) that the answer would have attended to most, with their fractions of its
+    attention, largest first."""
     threshold = max((token.lost for token in tokens), default=0.0) / 4
     spans: list[tuple[int, int, float]] = []
     for position, token in enumerate(tokens):

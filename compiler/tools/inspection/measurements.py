@@ -1,4 +1,4 @@
-"""Measurements of `sscc bench --json`, and reading them back."""
+"""Measurements as written by `sscc bench --json`, and their reader."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Measurement:
         test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
         slots: number of slots that decode together.
         depth: tokens in each slot before the test.
-        seconds: time of every repetition.
+        seconds: time of each repetition.
         tokens_per_second: tokens/s of all slots in the median repetition.
-        bandwidth: bytes/s that the same number of threads reads from memory, measured with the test.
-        bytes_per_step: minimum bytes that a decode step reads: weights, the mean number of experts for random tokens,
-            and the rows that the prompts leave in its slots; by all ranks of this machine.
+        bandwidth: measured memory read bandwidth of the same number of threads, in bytes/s.
+        bytes_per_step: minimum bytes that a decode step reads, on all ranks of this machine: weights, with the mean
+            number of experts for random tokens, and the cache rows that the prompts leave in its slots.
         share: fraction of the bandwidth that a step reaches according to `bytes_per_step`; None for prefill, which is
             bound by arithmetic.
     """
@@ -71,9 +71,9 @@ class Measurements:
     Attributes:
         artifact: path of the artifact.
         schedule: sha256 of its schedule.
-        threads: threads of the interpreter, on this machine.
+        threads: threads of the interpreter on the measured machine.
         ranks: ranks of the program.
-        ranks_of_this_machine: ranks that ran on the machine that wrote this.
+        ranks_of_this_machine: ranks that ran on the measured machine.
     """
 
     artifact: str

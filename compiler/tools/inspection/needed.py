@@ -1,4 +1,4 @@
-"""The attention of an answer to evicted text: the compiled model is run once with a full cache."""
+"""Attention of an answer to evicted text, measured by one run of the model with a full cache."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class NeededTextErrors(ErrorKind):
 
 
 def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
-    """Return the model of an artifact: the given one, or the one it was compiled from, if it refers to it.
+    """Return the model of an artifact: `checkpoint`, or by default the checkpoint that the artifact refers to.
 
-    Raises UsageError if there is neither, and InputError if the latter is not remembered.
+    Raises UsageError if there is neither, and InputError if the user's cache does not record the latter.
     """
     if checkpoint is not None:
         return checkpoint
@@ -38,14 +38,14 @@ def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
 
 
 def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept: Kept) -> Needed:
-    """Run the model in eager PyTorch, in the program's dtype, with full attention over `tokens`, those of the prompt
-    and the fed ones of the answer. Weights that the program has quantised are dequantised from its codes.
+    """Run the model in eager PyTorch, in the program's dtype, with full attention over `tokens`: the prompt, and the
+    tokens of the answer that were fed back. Quantised weights are dequantised from the program's codes.
 
-    This takes the time of one forward of these tokens, and the memory of the model's numbers.
+    The cost is the time of one forward pass over these tokens, and memory for all weights in the program's dtype.
 
     Raises:
         InputError: the checkpoint cannot be read, or has other shapes.
-        UnsupportedError: the model has attention in other layers than the program.
+        UnsupportedError: the model and the program have attention in different layers.
     """
     from sscc.compiler.frontend.checkpoint import open_checkpoint
     from sscc.compiler.frontend.eager import Model

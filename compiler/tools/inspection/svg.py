@@ -1,4 +1,4 @@
-"""Plots of matplotlib as SVG."""
+"""Matplotlib plots as SVG."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def svg_of(draw: Callable[[Any], Any], font_size: float) -> bytes:
     """Return the SVG of a figure. Equal figures give equal bytes.
 
     Args:
-        draw: makes the figure with `matplotlib.pyplot`.
-        font_size: in points.
+        draw: returns a figure, drawn with `matplotlib.pyplot`.
+        font_size: font size in points.
     """
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""Modelled times of a decode step over values of one figure of the target: a table, and a plot."""
+"""Modelled times of a decode step for several values of one figure of the target, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SweepPoint:
     """A decode step on a machine with one value of the figure.
 
     Attributes:
-        value: of the figure, in its unit.
+        value: value of the figure, in its unit.
         seconds: modelled time of a step of all slots.
-        tokens_per_second: of all slots.
+        tokens_per_second: tokens/s of all slots.
         roofline_fraction: share of main memory's bandwidth.
         slowest: the kernel that takes longest.
         bound: limit of its slowest stage: "compute", "memory" or "firings".
@@ -58,7 +58,7 @@ def swept(
 
 
 def sweep_lines(name: str, unit: str, points: Sequence[SweepPoint]) -> Iterator[str]:
-    """Yield the lines of a table. Times are also given relative to those of the first value."""
+    """Yield the lines of a table, with speedups relative to the first value."""
     label = f"{name} ({unit})" if unit else name
     yield f"{label:>28} {'step':>12} {'tokens/s':>10} {'speedup':>8} {'roofline':>9}  slowest"
     for point in points:
@@ -70,7 +70,7 @@ def sweep_lines(name: str, unit: str, points: Sequence[SweepPoint]) -> Iterator[
 
 
 def sweep_plot(name: str, unit: str, points: Sequence[SweepPoint], title: str) -> bytes:
-    """Return an SVG of tokens per second over the values. Equal points give equal bytes.
+    """Return a plot of tokens per second over the values, as SVG. Equal points give equal bytes.
 
     Raises:
         UsageError: matplotlib is not installed.

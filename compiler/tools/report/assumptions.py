@@ -1,4 +1,4 @@
-"""Assumptions of the modelled times: every figure of the machine with its origin, and the rules of the model."""
+"""Assumptions section: every figure of the machine with its origin, and the rules of the timing model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Assumptions:
     """The assumptions of the modelled times.
 
     Attributes:
-        figures: name, value in words, and figure.
-        used: names of the figures on which these times depend.
+        figures: name, formatted value, and record of each figure.
+        used: names of the figures on which the times of the page depend.
         rules: rules of the model, one sentence each.
     """
 
@@ -39,7 +39,7 @@ def assumptions(sources: Sources) -> Assumptions:
 
 
 def _in_words(figure: Figure) -> str:
-    """Return the value and unit of a figure; large and small ones with a prefix."""
+    """Format the value and unit of a figure, with a prefix for large and small values."""
     unit, space, rest = figure.unit.partition(" ")
     if unit == "bytes":
         return f"{format_bytes(int(figure.value))}{space}{rest}"

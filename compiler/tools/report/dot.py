@@ -1,4 +1,4 @@
-"""The graph of a program as Graphviz text, with a cluster for every kernel and pipeline. `dot -Tsvg` draws it."""
+"""The graph of a program as Graphviz text, with a cluster for each kernel and pipeline. `dot -Tsvg` draws it."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def _edge(stream: Stream) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""Return a string of the DOT language: quotes and backslashes are escaped, a line ends with \n."""
+    r"""Return a string of the DOT language: quotes and backslashes are escaped, and line breaks become \n."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,8 +1,8 @@
-"""The kernels of an entry as graphs: stages, the streams between them, and their accesses to memory.
+"""Graphs of the kernels of an entry: stages, the streams between them, and their accesses to memory.
 
-A load (a stage that only copies a tile from memory to a stream) belongs to the stages that read the stream, and a store
-to the one that fills it, so that a graph has one node per stage that computes. The costs of a call of the entry are
-those of the timing model.
+A load (a stage that only copies a tile from memory to a stream) is folded into the stages that read the stream, and a
+store into the stage that fills it, so that a graph has one node per stage that computes. Costs are those of one call of
+the entry in the timing model.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from sscc.ir.target import Target
 from sscc.runtime.timing import StageSummary, Timing
 
 Kind = Literal["product", "cache", "elementwise", "exchange", "copy"]
-"""Main work of a stage: products; a step of the algorithm; element-wise work and reductions; communication with other
+"""Main work of a stage: matmuls; attention and the KV cache; element-wise work and reductions; communication with other
 ranks; copying."""
 
 NOT_OF_THE_CACHE = Dequantize, LookUp, TopK
-"""Operations on weights and on the scores of experts."""
+"""Operations that do not belong to the KV cache: those on weights and on scores of experts."""
 
 Verb = Literal["loads", "reads", "updates", "stores", "writes"]
 
@@ -54,7 +54,7 @@ class Access:
         name: name of the tensor, in the first launch of the kernel.
         stage: name of the load or store; "" for an access in place.
         tiles: firings of the load or store in an iteration.
-        when: as for the stage.
+        when: as for a stage.
         slots, slot_bytes: size of its stream; 0 if there is none.
         nbytes: bytes moved in a call of the entry; None for an access in place.
     """
@@ -74,15 +74,15 @@ class Node:
     """A stage with its loads and stores.
 
     Attributes:
-        steps: work of its body, in words.
+        steps: list of the steps of its body, in words.
         tiles: firings in an iteration.
         pcus: compute units; 0 for the whole machine.
-        seconds: time in a call of the entry of the stage and its loads with memory to themselves: the longest busy time
-            of one of them, or the time of memory for the bytes of all.
+        seconds: time of the stage with its loads and stores in a call of the entry, without contention for memory: the
+            longest busy time of one of them, or the transfer time of the bytes of all.
         bound: limit of that time ("compute", "firings", or transfers: "memory", "links" to other ranks, "chip"); "" if
             it never fires.
         operations: operations of a call.
-        memory_bytes: bytes moved from and to off-chip memory, including loads.
+        memory_bytes: bytes moved from and to off-chip memory, including loads and stores.
         carries: streams that the next iteration reads.
     """
 
@@ -123,8 +123,8 @@ class PipelineGraph:
     """The graph of a pipeline.
 
     Attributes:
-        loops: loops around it, in words, outermost first.
-        iterations: its own iterations, in words.
+        loops: descriptions of the loops around it, outermost first.
+        iterations: description of its own iterations.
     """
 
     name: str
@@ -157,7 +157,7 @@ class KernelGraph:
 
     @property
     def stages(self) -> int:
-        """Nodes of all pipelines."""
+        """Number of nodes in all pipelines."""
         return sum(len(pipeline.nodes) for pipeline in self.pipelines)
 
 
@@ -216,7 +216,7 @@ def _span(lower: ScalarOperand, upper: ScalarOperand) -> str:
 
 
 class _Pipeline:
-    """One pipeline. Stages are identified by their names, which differ within it."""
+    """One pipeline. Stages are identified by their names, which are unique within it."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class _Pipeline:
         return ((param.access, port) for param, port in zip(params, stage.ports, strict=True))
 
     def _copied(self, stage: Stage) -> tuple[str, str] | None:
-        """Return the regions from which and to which a stage copies; None for a stage with other work."""
+        """Return the source and the destination of a stage that only copies; None for any other stage."""
         body = self._bodies[stage.body]
         if not _is_copy(body) or len(body.params) != 2:
             return None
@@ -260,7 +260,7 @@ class _Pipeline:
         return (a.view.tensor, b.view.tensor) if first == "read" else (b.view.tensor, a.view.tensor)
 
     def _fold(self) -> dict[str, str]:
-        """Return loads and stores that are merged into other stages, with the stream that they fill or empty."""
+        """Return the loads and stores to fold into other stages, each with the stream that it fills or drains."""
         copies = {name: copied for name, stage in self._stages.items() if (copied := self._copied(stage))}
         loads = {name: to for name, (of, to) in copies.items() if of in self._names and to in self._buffers}
         stores = {name: of for name, (of, to) in copies.items() if to in self._names and of in self._buffers}

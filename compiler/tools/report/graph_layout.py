@@ -1,7 +1,7 @@
 """Layout of a directed acyclic graph in layers, from the top to the bottom.
 
-After Sugiyama, Tagawa and Toda (1981): every node is placed below all nodes that it depends on, an edge that passes
-layers gets a place in each of them, the order within layers is improved by barycentres to reduce crossings, and then
+After Sugiyama, Tagawa and Toda (1981): every node is placed below all nodes that it depends on, an edge that crosses
+layers gets a lane in each of them, the order within layers is improved by barycentres to reduce crossings, and then
 nodes are moved as close to their neighbours as that order allows.
 """
 
@@ -18,7 +18,7 @@ Edge = tuple[str, str]
 SWEEPS = 12
 GAP_X, GAP_Y = 22.0, 46.0
 LANE = 14.0
-"""Width of an edge's place in a layer that it passes."""
+"""Width of the lane of an edge in a layer that it crosses."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Placed:
 
     Attributes:
         nodes: upper left corner of each node.
-        paths: for each edge, the points where it leaves, passes layers, and ends.
+        paths: points of each edge: its start, the lanes that it passes through, and its end.
     """
 
     nodes: Mapping[str, Point]
@@ -37,7 +37,7 @@ class Placed:
 
 
 def place(sizes: Mapping[str, Size], edges: Sequence[Edge]) -> Placed:
-    """Place nodes of these widths and heights. Edges must not form a cycle; their order and that of nodes break ties.
+    """Place nodes of the given widths and heights. The order of nodes and edges breaks ties.
 
     Raises:
         ValueError: the edges form a cycle.
@@ -96,8 +96,7 @@ class _Layers:
         return tops[self._rank[name]] + self._sizes[name][1]
 
     def _port(self, name: str, neighbours: list[str], other: str, middle: Mapping[str, float]) -> float:
-        """Return where the line to a neighbour ends on a node's border: side by side, in the order of the neighbours.
-        """
+        """Return the x coordinate of the line to a neighbour at a node's border; lines follow the neighbours' order."""
         order = sorted(neighbours, key=lambda n: middle[n])
         share = (order.index(other) + 1) / (len(order) + 1)
         return middle[name] + (share - 0.5) * self._widths[name] * 0.8
@@ -138,7 +137,7 @@ class _Layers:
 
     def _spread(self, layer: list[str], wanted: list[float]) -> dict[str, float]:
         """Return centres in the order of a layer, side by side without overlap, with the least squared distances from
-        the wanted ones: an isotonic regression, by pooling neighbours that would overlap."""
+        the wanted ones: an isotonic regression that pools neighbours which would overlap."""
         offsets, offset = [], 0.0
         for at, name in enumerate(layer):
             if at:
@@ -155,8 +154,8 @@ class _Layers:
 
 
 def _ranks(names: list[str], edges: list[Edge]) -> dict[str, int]:
-    """Return the layer of each node by its longest path; a node without predecessors is placed just above its first
-    successor."""
+    """Return the layer of each node: the length of the longest path to it. A node without predecessors is placed just
+    above its first successor."""
     above: dict[str, list[str]] = {name: [] for name in names}
     below: dict[str, list[str]] = {name: [] for name in names}
     for source, target in edges:

@@ -1,5 +1,4 @@
-"""Section on the tokens that the cache keeps of a text: the fraction of layers and heads that keep each token, and each
-of them individually."""
+"""Kept-text section: the fraction of layers and heads that keep each token, and details per layer and head."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from sscc.compiler.tools.inspection.kept_tokens import main_reasons
 from sscc.compiler.tools.report.report_inputs import Sources
 
 MOST_DETAIL = 4 << 20
-"""Maximum number of characters for what each layer and head keeps; a longer text is shown without this detail."""
+"""Maximum number of characters of the details per layer and head; longer texts are shown without them."""
 SHADES = 4
 
 
@@ -19,7 +18,7 @@ class Word:
     """A token.
 
     Attributes:
-        kind: name of the most frequent `Reason`.
+        kind: name of the most frequent `Reason`, in lower case.
         shade: 0 (no layer keeps it) .. `SHADES`.
     """
 
@@ -35,7 +34,7 @@ class Layer:
     """A layer.
 
     Attributes:
-        rows: for each KV head a digit per token, its `Reason`.
+        rows: for each KV head, the `Reason` of each token as a digit.
     """
 
     number: int
@@ -48,8 +47,8 @@ class KeptText:
     """The tokens of a text.
 
     Attributes:
-        layers: details by layer; empty if they would be too long.
-        heads: KV heads of all layers together.
+        layers: details per layer; empty if they would be too long.
+        heads: number of KV heads in all layers.
     """
 
     words: tuple[Word, ...]

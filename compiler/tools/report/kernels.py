@@ -1,4 +1,4 @@
-"""Kernels as drawings: a card for every stage, a line for every stream between two."""
+"""Drawings of kernels: a card for each stage, and a line for each stream between two stages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from sscc.compiler.tools.report.report_inputs import Sources
 from sscc.ir.sizes import format_bytes, format_seconds
 
 DRAWN = 8
-"""Maximum number of drawn kernels of an entry, among those with several stages: the slowest ones. The table lists all.
-"""
+"""Maximum number of kernels drawn per entry: the slowest ones with several stages. The table lists all kernels."""
 LARGEST = 160
-"""Maximum number of stages of a drawn pipeline."""
+"""Maximum number of stages of a pipeline that is drawn."""
 
 WIDTH, HEAD, ROW, FOOT = 224.0, 64.0, 16.0, 6.0
 ROWS = 6
@@ -42,7 +41,7 @@ class Card:
     """A stage in the drawing.
 
     Attributes:
-        share: its time relative to the busiest stage of the pipeline, 0 .. 1.
+        share: time of the stage relative to the busiest stage of the pipeline, 0 .. 1.
     """
 
     x: float
@@ -80,7 +79,7 @@ class Drawing:
     """The drawing of a pipeline.
 
     Attributes:
-        heading: the pipeline and the loops around it, in words.
+        heading: description of the pipeline and the loops around it.
         left_out: reason why nothing is drawn, or "".
     """
 
@@ -102,7 +101,7 @@ class DrawnKernel:
 
 @dataclass(frozen=True)
 class EntryKernels:
-    """The kernels of an entry: drawn ones in the order of their launches, and all of them for a table."""
+    """Kernels of an entry: those to draw in the order of their launches, and all of them for a table."""
 
     entry: str
     sequence: str
@@ -125,7 +124,7 @@ def _entry(sources: Sources, entry: str, loops: dict[tuple[str, str], int]) -> E
     names = {graph.name for graph in chosen}
     drawn = tuple(_drawn(graph, loops) for graph in graphs if graph.name in names)
     single, rest = len(graphs) - len(several), len(several) - len(chosen)
-    left_out = [f"{single} of a single stage"] * bool(single) + [f"{rest} shorter ones"] * bool(rest)
+    left_out = [f"{single} with a single stage"] * bool(single) + [f"{rest} shorter ones"] * bool(rest)
     return EntryKernels(
         entry=entry,
         sequence=_sequence(graphs),
@@ -137,7 +136,7 @@ def _entry(sources: Sources, entry: str, loops: dict[tuple[str, str], int]) -> E
 
 
 def _sequence(graphs: tuple[KernelGraph, ...]) -> str:
-    """Return the launches of a call in one line."""
+    """Return one line with the launches of a call."""
     shown = [f"{graph.name}{f' ({graph.launches} launches)' * (graph.launches > 1)}" for graph in graphs]
     if len(shown) <= DRAWN:
         return " → ".join(shown)
@@ -145,8 +144,7 @@ def _sequence(graphs: tuple[KernelGraph, ...]) -> str:
 
 
 def _looped(graph: KernelGraph, loops: dict[tuple[str, str], int]) -> int | None:
-    """Return the number of layers that a kernel loops over, from its name: that of the looped kernel with the number.
-    """
+    """Return the number of layers that a kernel loops over, by its name, which begins with that of a looped kernel."""
     return next((n for (entry, name), n in loops.items() if entry == graph.entry and graph.name.startswith(name)), None)
 
 
@@ -232,7 +230,7 @@ def _hint(stream: Stream) -> str:
 
 
 def _wires(streams: list[Stream], paths: Mapping[tuple[str, str], tuple[Point, ...]]) -> Iterator[Wire]:
-    """Return a line for each pair of stages, which may stand for several streams."""
+    """Yield one line for each pair of stages, even if several streams connect them."""
     pairs: dict[tuple[str, str], list[Stream]] = {}
     for stream in streams:
         pairs.setdefault((stream.source, stream.target), []).append(stream)
@@ -252,7 +250,7 @@ def _curve(points: list[Point]) -> str:
 
 
 def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Iterator[Wire]:
-    """Return the lines of streams that the next iteration reads, which go up at the right."""
+    """Yield the lines of streams that the next iteration reads. They lead upwards on the right-hand side."""
     names = list(dict.fromkeys(stream.name for stream in streams))
     repeated = [stream for at, stream in enumerate(streams) if stream.name in {s.name for s in streams[:at]}]
     for stream in streams:
@@ -268,7 +266,7 @@ def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Itera
 
 
 def shortened(name: str, letters: int) -> str:
-    """Return a name shortened at its beginning, by whole parts if possible: the end is more informative."""
+    """Shorten a name at its beginning, by whole parts if possible, because its end is more informative."""
     if len(name) <= letters:
         return name
     tail = name[1 - letters :]

@@ -1,5 +1,4 @@
-"""Section on measurements, separate from modelled times: they are from another machine, which the model does not
-describe."""
+"""Measurements section, separate from modelled times, because the measured machine is not the modelled one."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ class Row:
     """One measured test.
 
     Attributes:
-        seconds: median, minimum and maximum time of a step, or of a whole prompt.
-        least: minimum time by the measured bandwidth alone.
+        seconds, fastest, slowest: median, minimum and maximum time of a step, or of a whole prompt.
+        least: lower bound of the time by the measured bandwidth alone; None for prefill.
         modelled: modelled time, for the same number of tokens in every slot; None if the test has fewer slots than the
             program, or does not fit the context.
     """

@@ -1,4 +1,4 @@
-"""Section on memory: every level with its tensors or buffers, and the KV cache beside an uncompressed one."""
+"""Memory section: the tensors or buffers of each level, and the KV cache compared with an uncompressed one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sscc.ir.schedule import Buffer, Program, Tensor, pipelines
 from sscc.ir.target import MemoryLevel
 
 LISTED = 12
-"""Maximum number of listed tensors or buffers of a level: the largest."""
+"""Maximum number of tensors or buffers listed per level: the largest ones."""
 PIECES = 400
-"""Maximum number of pieces of a map: pieces narrower than this fraction of its width are merged with their neighbours.
-"""
+"""Resolution of a map: pieces narrower than 1 / `PIECES` of its width are merged with their neighbours."""
 
 PLAIN = {"weight": "weights", "constant": "constants", "input": "inputs", "output": "outputs", "state": "other states",
          "temporary": "temporaries"}  # fmt: skip
@@ -22,7 +21,7 @@ PLAIN = {"weight": "weights", "constant": "constants", "input": "inputs", "outpu
 
 @dataclass(frozen=True)
 class Piece:
-    """A section of a map.
+    """A piece of a map.
 
     Attributes:
         begin, size: fractions of the map's width.
@@ -140,7 +139,7 @@ def _on_chip(sources: Sources, level: MemoryLevel) -> Level:
 
 
 def _buffers(program: Program, kernel: str) -> Iterator[tuple[str, Buffer]]:
-    """Return the on-chip buffers of a kernel, with True for those that loads fill."""
+    """Yield the on-chip buffers of a kernel, each with its kind: "loads" if loads fill it, else "streams"."""
     bodies = {body.name: body for body in program.bodies}
     params = {param.name for k in program.kernels if k.name == kernel for param in k.params}
     for pipeline in (p for k in program.kernels if k.name == kernel for p in pipelines(k.body)):
@@ -159,7 +158,7 @@ def kind_of(tensor: Tensor, kept: Container[str]) -> str:
     """Return the use of a tensor.
 
     Args:
-        kept: names of the tensors that layers keep from step to step.
+        kept: names of the tensors in which layers keep state between steps.
     """
     return "KV cache" if tensor.name in kept else PLAIN[tensor.role]
 
@@ -169,7 +168,7 @@ def _element(tensor: Tensor) -> str:
 
 
 def _covered(regions: Iterable[Region]) -> int:
-    """Return the bytes of the union of regions."""
+    """Return the number of bytes in the union of regions."""
     covered, end = 0, 0
     for begin, size in sorted((region.address, region.nbytes) for region in regions):
         covered += max(0, begin + size - max(begin, end))
@@ -190,7 +189,7 @@ def _level(
 
 
 def _pieces(regions: list[Region], start: int, width: int) -> Iterator[Piece]:
-    """Yield a map by address. Neighbours of one kind are merged if one of them is too small to see."""
+    """Yield the pieces of a map by address. Neighbours of one kind are merged if one of them is too small to see."""
     runs: list[list[Region]] = []
     for region in sorted(regions, key=lambda r: (r.address, -r.nbytes)):
         if not region.nbytes:

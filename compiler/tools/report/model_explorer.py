@@ -1,4 +1,4 @@
-"""The graph of a program for Google's Model Explorer: a graph collection as JSON, with a graph for each entry.
+"""The graph of a program for Google's Model Explorer: a graph collection in JSON, with one graph per entry.
 
 https://github.com/google-ai-edge/model-explorer/wiki/6.-Develop-Adapter-Extension describes the fields. A namespace is
 a kernel with its pipelines as inner namespaces; an edge is a stream.
@@ -15,7 +15,7 @@ from sscc.ir.sizes import format_bytes, format_seconds
 
 
 def model_explorer_text(name: str, kernels: Sequence[KernelGraph]) -> str:
-    """Return the collection; ends with a newline."""
+    """Return the collection as JSON text that ends with a newline."""
     entries = dict.fromkeys(kernel.entry for kernel in kernels)
     graphs = [_graph(entry, [kernel for kernel in kernels if kernel.entry == entry]) for entry in entries]
     return json.dumps({"label": name, "graphs": graphs}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Section with the main facts of the program, and the costs of a step in a few numbers."""
+"""Overview section: main facts of the program, and the costs of a step in a few numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sscc.ir.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Tile:
-    """An important number, with its name and an explanation."""
+    """A key figure with its name and an explanation."""
 
     label: str
     number: str
@@ -44,10 +44,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The kernels' parts of the time of a call.
+    """The time of a call, divided among kernels.
 
     Attributes:
-        note: the part that is launches.
+        note: time spent on launches, in words.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Overview:
     """The contents of the section.
 
     Attributes:
-        facts: the facts of `sscc inspect`, in its words.
+        facts: facts as `sscc inspect` prints them.
         files: digest of the schedule, and versions.
     """
 
@@ -110,7 +110,7 @@ def _count(number: float) -> str:
 
 
 def _bound(report: TimingReport) -> str:
-    """Return the bound of most of a call's time."""
+    """Return the bound that accounts for the largest part of a call's time."""
     seconds: dict[str, float] = {"launches": report.overhead_seconds}
     for kernel in report.kernels:
         seconds[kernel.bound] = seconds.get(kernel.bound, 0.0) + kernel.seconds - kernel.launch_seconds
@@ -137,5 +137,3 @@ def _files(sources: Sources) -> Iterator[Fact]:
         yield "weights", manifest.weights.digest
     yield "sscc", manifest.sscc
     yield "tools", ", ".join(f"{name} {version}" for name, version in manifest.tools.items())
-
-

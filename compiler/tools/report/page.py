@@ -1,4 +1,4 @@
-"""The page: every section in its place, in one file that needs no network.
+"""The report page: all sections in one HTML file, which needs no network.
 
 Texts from an artifact, from dumps or from measurements are untrusted: templates escape all of them, and the page's
 content security policy allows only the inline script, by its digest, and no external resources.
@@ -33,8 +33,8 @@ class Section:
     """A part of the page.
 
     Attributes:
-        key: its anchor, and the name of its template.
-        data: the template's variable `data`; None if there is nothing to show, which the template explains.
+        key: anchor on the page, and name of the template.
+        data: returns the template's variable `data`; None if there is nothing to show, and the template says why.
     """
 
     key: str
@@ -79,15 +79,15 @@ def render(sources: Sources) -> str:
 
 
 def _file(name: str) -> str:
-    """Return a file of the page that is not a template."""
+    """Return the text of a file of the page that is not a template."""
     return files("sscc.compiler.tools.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def percent(share: float) -> str:
-    """Return a share of 0 .. 1 as the page writes it."""
+    """Format a share of 0 .. 1 as a percentage."""
     return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"
 
 
 def _px(length: float) -> str:
-    """Return a length in a drawing."""
+    """Format a length of a drawing."""
     return f"{length:.1f}".removesuffix(".0")

@@ -1,6 +1,6 @@
-"""Reading the dumps of a compilation as text, in which only the beginnings of functions are parsed.
+"""Reader of the dumps of a compilation as text, of which only the headers of functions are parsed.
 
-For line-by-line comparison, locations are removed, and maps are written where they are used instead of as aliases.
+For line-by-line comparison, locations are removed and aliases of affine maps are inlined.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FUNCTION = re.compile(r"  func\.func (?:private |public )?@(\"[^\"]*\"|[\w.$+-]
 _LOCATION = re.compile(r" loc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
 _MAP = re.compile(r"(#map\d*) = (.*)")
 _RECORD = re.compile(r"^#passes = \[$.*?^\]$\n?", re.MULTILINE | re.DOTALL)
-"""History of passes of a module, to which every pass adds itself."""
+"""Attribute with the history of passes of a module, which every pass extends."""
 _MAP_USE = re.compile(r"#map\d*\b")
 HEAD = "module"
-"""Name of the text in front of the first function."""
+"""Name of the text before the first function."""
 
 
 class DumpFolderErrors(ErrorKind):
@@ -35,7 +35,7 @@ class DumpFolderErrors(ErrorKind):
     )
     OTHER_COMPILATION = (
         InputError,
-        "the dumps in {folder} are from another compilation, whose schedule is not this artifact's",
+        "the dumps in {folder} are from another compilation: their schedule differs from this artifact's",
     )
     TOO_LARGE = InputError, "{path} has {size} bytes, but a report reads dumps of at most {most}"
 
@@ -55,7 +55,7 @@ class Dumps:
     """The dumps of a compilation.
 
     Attributes:
-        dumps: dump of the level where the compilation began, then one after each pass that changed the module.
+        dumps: dump of the level at which the compilation began, then one for each pass that changed the module.
     """
 
     folder: str

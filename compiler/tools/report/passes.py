@@ -1,7 +1,7 @@
-"""Section on passes and their changes: functions that were added or removed, and unified diffs of changed ones.
+"""Passes section: the functions that each pass added or removed, and unified diffs of the functions that it changed.
 
-The number of a value depends on the number of values before it, so that an added operation renumbers all later ones.
-Lines that differ only in numbers of values count as equal, unless nothing else in the function differs. Functions with
+Values are numbered in order, so that an added operation renumbers all later ones. Lines that differ only in numbers of
+values count as equal, unless nothing else in the function differs. Functions with
 the same changes apart from numbers, such as equal layers, are shown once.
 """
 
@@ -28,7 +28,7 @@ class Line:
     """A line of a diff.
 
     Attributes:
-        kind: "add", "del", "at" (place in the function) or "same".
+        kind: "add", "del", "at" (position in the function) or "same".
     """
 
     kind: str
@@ -87,8 +87,8 @@ def passes(sources: Sources) -> Passes | None:
 
 
 def compared(dumps: Dumps) -> Passes:
-    """Compare every dump with the previous one. The total size of diffs is limited: after large ones, later ones show
-    less."""
+    """Compare every dump with the previous one. The total size of diffs is limited, so that later diffs are cut
+    after large ones."""
     first, *rest = dumps.dumps
     left, rows, before = LINES_OF_ALL, [], first
     for number, dump in enumerate(rest, 1):
@@ -123,7 +123,7 @@ def _row(number: int, before: Dump, after: Dump, left: int) -> PassRow:
 
 
 def _description(name: str) -> str:
-    """Return the summary of the pass of that name; "" if this sscc has no such pass."""
+    """Return the summary of the pass with this name; "" if sscc has no such pass."""
     from sscc.passes.base import summary_of
     from sscc.passes.pass_pipeline import REGISTRY
 
@@ -156,7 +156,7 @@ def _alike(changes: list[tuple[Change, str]]) -> list[Change]:
 
 
 def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[Line]:
-    """Return a unified diff."""
+    """Yield the lines of a unified diff."""
     if not old or not new:
         yield from (Line("add" if new else "del", text) for text in old or new)
         return

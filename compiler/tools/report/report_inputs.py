@@ -29,13 +29,13 @@ class Sources:
     """Inputs of all sections.
 
     Attributes:
-        target: modelled machine, of which each rank has a share (`machine`).
+        target: modelled machine, shared by all ranks; `machine` is the share of one rank.
         context: tokens in each slot of the modelled decode step; max_context if None.
-        prompt: tokens of the prefill; one chunk if None.
+        prompt: prompt tokens of the modelled prefill; one chunk if None.
         staying: see `sscc.runtime.timing.time_entry`.
-        bench: measurements of the same program, if there are any.
-        dumps: dumps of its compilation, if there are any.
-        text: a prompt that was run, if there is one.
+        bench: measurements of the same program, or None.
+        dumps: IR dumps of its compilation, or None.
+        text: a prompt and its answer, or None.
     """
 
     artifact: Artifact
@@ -65,7 +65,7 @@ class Sources:
         Args:
             bench: file written by `sscc bench --json`.
             dumps: folder written by `sscc compile --dump-ir-dir`.
-            text: file of a prompt, which is run (`run_text`).
+            text: file with a prompt to run (`run_text`).
 
         Raises:
             InputError: one of them is damaged, or belongs to another program.

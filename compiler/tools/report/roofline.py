@@ -1,7 +1,7 @@
-"""The roofline: operations per byte of every stage, and its modelled rate, below the ceilings.
+"""Roofline section: arithmetic intensity and modelled rate of each stage, below the ceilings of the machine.
 
-After Williams, Waterman and Patterson (2009). The operations of a stage are those of its body, its bytes those that it
-and its loads and stores move from and to off-chip memory, and its time is that of all of them with memory to themselves
+After Williams, Waterman and Patterson (2009). The operations of a stage are those of its body. Its bytes include its
+loads and stores from and to off-chip memory, and its time is that of all of them without contention for memory
 (`sscc.compiler.tools.report.graph.Node`).
 """
 
@@ -21,15 +21,15 @@ WIDTH, HEIGHT = 860.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 16.0, 18.0, 46.0
 LISTED = 40
 NAMED = 7
-"""Stages per entry that get a label, if there is room: those that take longest."""
+"""Number of stages per entry that get a label, if there is room: the slowest ones."""
 LETTER, LINE = 6.6, 14.0
-"""Width of a letter of a label, and height of a line."""
+"""Width of a letter and height of a line of a label."""
 TOGETHER = 5.0
-"""Distance below which points share a label."""
+"""Distance of points below which they share a label."""
 GAP = 5.0
 """Distance of a label from its point."""
 SMALLEST, LARGEST = 3.0, 11.0
-"""Radius of a point: its area grows with the stage's time."""
+"""Radii of the smallest and the largest point; radii grow with the square root of the stage's time."""
 
 
 Box = tuple[float, float, float, float]
@@ -41,7 +41,7 @@ class Ceiling:
     """A line of the drawing.
 
     Attributes:
-        points: its two ends.
+        points: ends of the line.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Label:
 
     Attributes:
         kind: "ceiling" or "point".
-        x, y: end of its baseline, or its middle, as `anchor` says in SVG's terms.
+        x, y: an end or the middle of its baseline, according to `anchor` (as in SVG).
         angle: clockwise rotation in degrees.
     """
 
@@ -66,7 +66,7 @@ class Label:
     angle: float = 0.0
 
     def boxes(self) -> tuple[Box, ...]:
-        """Return boxes that cover the label: several for a rotated one."""
+        """Return boxes that cover the label: several if it is rotated."""
         width = LETTER * len(self.text)
         if not self.angle:
             begin = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
@@ -107,7 +107,7 @@ class Row:
     """A line of the table.
 
     Attributes:
-        intensity: operations per byte; None if nothing moves off the chip.
+        intensity: operations per byte; None without operations or off-chip traffic.
         roof: lowest ceiling at this intensity, in operations per second.
     """
 
@@ -177,8 +177,7 @@ def roofline(sources: Sources) -> Roofline:
 
 
 def compute_ceilings(machine: Target, dtype: str) -> dict[str, float]:
-    """Return the operations per second of all units of a machine: of products in a program's dtype, and element-wise.
-    """
+    """Return the peak operations/s of a machine, for matmuls in a program's dtype and for element-wise operations."""
     units, sockets = machine.units, machine.sockets.value
     simd = units.pcus.value * units.simd_lanes.value * units.simd_stages.value * units.clock.value
     products = units.bf16_flops if dtype == "bf16" else units.f32_flops
@@ -243,7 +242,7 @@ def _power(power: int) -> str:
 
 
 def _ceilings(slopes: Mapping[str, float], peaks: Mapping[str, float], scale: _Scale) -> Iterator[Ceiling]:
-    """Yield the line of every memory, in the order of `slopes`, then those of the units."""
+    """Yield the line of each memory, in the order of `slopes`, then the lines of the units."""
     highest, lowest_x, highest_x = max(peaks.values()), 10.0**scale.x_low, 10.0**scale.x_high
     lowest_y = 10.0**scale.y_low
     for rate in slopes.values():
@@ -256,7 +255,7 @@ def _ceilings(slopes: Mapping[str, float], peaks: Mapping[str, float], scale: _S
 
 
 def _slope_labels(slopes: Mapping[str, float], ceilings: Sequence[Ceiling], points: Sequence[Point]) -> Iterator[Label]:
-    """Yield a label along each line of a memory, where it covers the fewest points."""
+    """Yield a label along each memory's line, at the position where it covers the fewest points."""
     boxes = [point.box() for point in points]
     for (name, rate), ceiling in zip(slopes.items(), ceilings, strict=False):
         (x, y), (x2, y2) = ceiling.points
@@ -272,8 +271,8 @@ def _slope_labels(slopes: Mapping[str, float], ceilings: Sequence[Ceiling], poin
 
 
 def _peak_labels(peaks: Mapping[str, float], scale: _Scale, points: Sequence[Point]) -> Iterator[Label]:
-    """Yield a label for each line of the units, above or below it, where it covers the fewest points and lines. Equal
-    peaks share a line and a label."""
+    """Yield a label for each line of the units, above or below it, at the position where it covers the fewest points
+    and lines. Equal peaks share a line and a label."""
     names: dict[float, list[str]] = {}
     for name, peak in sorted(peaks.items()):
         names.setdefault(peak, []).append(name)
@@ -304,7 +303,7 @@ def _point(row: Row, scale: _Scale, longest: float) -> Point:
 
 def _point_labels(points: Sequence[Point], ceilings: Sequence[Ceiling], labels: Sequence[Label]) -> Iterator[Label]:
     """Yield labels of the first `NAMED` points of each entry. A label covers no point, line or other label; a point
-    that leaves no such place has none."""
+    without room for such a label has none."""
     taken = [box for label in labels for box in label.boxes()]
     taken += [box for ceiling in ceilings for box in _line_boxes(*ceiling.points)]
     names: Counter[str] = Counter()
@@ -328,7 +327,7 @@ def _point_labels(points: Sequence[Point], ceilings: Sequence[Ceiling], labels: 
 
 
 def _places(point: Point, text: str) -> Iterator[Label]:
-    """Yield the label at the sides of its point, above and below the sides, above and below."""
+    """Yield possible labels of a point: beside it, beside and shifted up or down, above it, and below it."""
     side, away = point.radius + GAP, point.radius + 0.25 * LINE + 2
     yield Label("point", text, point.x + side, point.y + 4)
     yield Label("point", text, point.x - side, point.y + 4, "end")
@@ -357,5 +356,3 @@ def _rate(rate: float) -> str:
         if rate >= size:
             return f"{rate / size:.3g} {unit}"
     return f"{rate:.3g} op/s"
-
-

@@ -1,4 +1,4 @@
-"""A user's text: the program runs it, and the tokens that its cache keeps are recorded."""
+"""A run of the program on a user's prompt, with a record of the tokens that the cache keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sscc.runtime.session.kept_positions import Kept
 from sscc.runtime.text.tokenizer import encode, read_prompt
 
 ANSWER_TOKENS = 32
-"""Number of tokens that the program generates, if they fit, so that steps read the cache."""
+"""Number of generated tokens, if they fit the context, so that decode steps read the cache."""
 
 
 class ReportTextErrors(ErrorKind):
@@ -31,8 +31,8 @@ class Text:
     """A prompt and its answer.
 
     Attributes:
-        texts: text of every token that was fed, in order.
-        kept: positions that the slot held in the end.
+        texts: text of each token that was fed to the program, in order.
+        kept: positions in the slot after the last step.
     """
 
     texts: tuple[str, ...]
@@ -43,7 +43,7 @@ def run_text(artifact: Artifact, prompt: Path) -> Text:
     """Run a prompt greedily, in the native interpreter.
 
     Raises:
-        UsageError: it does not fit the context, or the program has several ranks.
+        UsageError: the prompt does not fit the context, or the program has several ranks.
         InputError: the file cannot be read, or the artifact has no tokenizer or lacks its weights.
     """
     if artifact.program.ranks > 1:

@@ -1,4 +1,4 @@
-"""Timeline of two iterations of the layer loop, as recorded by the timing model, and the effect of prefetching."""
+"""Timeline section: two iterations of the layer loop, recorded by the timing model, and the effect of prefetching."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sscc.runtime.timing.result import PipelineTiming
 LEFT, WIDTH, RIGHT = 216.0, 1000.0, 24.0
 ROW, BAR, TOP = 19.0, 13.0, 44.0
 MARK = 100.0
-"""Width of the label of a mark."""
+"""Width of a mark's label."""
 LETTERS = 33
 ROWS = 60
-"""Maximum number of drawn stages: those with the longest busy time."""
+"""Maximum number of stages to draw: those with the longest busy time."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Timeline:
 
     Attributes:
         heading: the shown iterations and their pipeline.
-        sentences: bytes that prefetching hides, and time that it saves.
+        sentences: the transfers that prefetching hides, and the time that it saves.
         legend: kinds of bars and their labels.
     """
 
@@ -154,7 +154,7 @@ class _Drawn:
         return "busy" if memory else {self._second: "second", self._first: "first"}.get(span.iteration, "other")
 
     def _bars(self, spans: list[Span], y: float, memory: bool) -> Iterator[Bar]:
-        """Return bars; adjacent firings of one iteration that would be indistinguishable are one bar."""
+        """Yield bars. Adjacent firings of one iteration that would be indistinguishable are merged into one bar."""
         runs: list[list[Span]] = []
         for span in sorted(self._within(spans), key=lambda s: (s.begin, s.end)):
             last = runs[-1][-1] if runs else None

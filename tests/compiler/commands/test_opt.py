@@ -129,7 +129,7 @@ def test_a_pass_that_changes_nothing_is_not_a_change(dump: Path, capsys: pytest.
 def test_an_excerpt_is_to_be_read(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", str(dump), "--ir-function", "tanh.*", "--no-ir-locations"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("// excerpt: functions tanh.*, without locations; to be read, not to be compiled on\nmodule ")
+    assert out.startswith("// excerpt: functions tanh.*, without locations; for reading only\nmodule ")
     assert re.findall(r"@([a-z.0-9]+)\(", out) == ["tanh.0", "tanh.1"]
     assert "loc(" not in out
     assert "kv.geometry" not in out
@@ -137,7 +137,7 @@ def test_an_excerpt_is_to_be_read(dump: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["opt", str(dump), "--no-ir-locations", "-o", str(excerpt)]) == 0
     assert excerpt.read_text().count("func.func") == 3
     assert "#geometry = {" in excerpt.read_text()
-    left_out = "without locations; to be read, not to be compiled on"
+    left_out = "without locations; for reading only"
     check(one_line(["opt", str(excerpt)], capsys), DumpErrors.EXCERPT, file=excerpt, what=left_out)
     error = one_line(["opt", str(dump), "--ir-function", "cosh"], capsys)
     check(error, IrPrintingErrors.NO_FUNCTION, name="cosh", functions=["tanh.0", "tanh.1", "decode"])

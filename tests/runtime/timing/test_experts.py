@@ -42,4 +42,4 @@ def test_a_step_moves_the_experts_that_it_may_name(text: str, compiled: Compiler
     moved = time_decode(artifact, artifact.target).tensor_bytes
     assert sum(nbytes for name, nbytes in moved.items() if ".experts." in name) == reads.bytes_of(K)
     line = next(line for line in described(inspection) if line.startswith("experts"))
-    assert "2 of 5 a token; a step reads 2.0 of each layer's in the mean" in line
+    assert "2 of 5 per token; a step reads 2.0 per layer on average" in line

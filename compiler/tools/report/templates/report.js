@@ -54,7 +54,7 @@
     resized.observe(box);
   }
 
-  // Show what one layer or one of its heads keeps of the text.
+  // Show the tokens that one layer or one of its heads keeps.
   const part = document.getElementById("kept-part");
   if (part) {
     const names = ["evicted", "stored", "selected", "recent", "sink"];
