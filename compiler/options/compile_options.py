@@ -189,8 +189,8 @@ class CompileOptions:
         default="the rest of the budget", least=0, rows=True, in_dump=True,
     )  # fmt: skip
     kv_topk_per_layer: str | None = option(
-        None, "--kv-topk for each layer: a list of numbers, pyramid:FIRST,LAST or a file", "ROWS", group=CACHE,
-        default="the same in all layers", rows=True, in_dump=True,
+        None, "selected rows per layer, in place of --kv-topk: numbers, pyramid:FIRST,LAST or a file", "ROWS",
+        group=CACHE, default="the same in all layers", rows=True, in_dump=True,
     )  # fmt: skip
     kv_budget: int | None = option(
         None, "total cache rows; rows not used by sinks and recent window hold selected tokens", "ROWS", group=CACHE,
