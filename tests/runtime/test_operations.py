@@ -20,8 +20,8 @@ from tests.runtime.schedules import one_stage
 
 NO_WINDOW = Span()
 STEPS = tuple(kind for kind in schedule.STEPS if issubclass(kind, Op))
-SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 3, "T0": 7, "R1": 4, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
+SIZES = {"B": 1, "Q": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3}
+SIZES |= {"J": 5, "R0": 3, "T0": 7, "R1": 4, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
 SIZES |= {"G": 1, "X": 2, "O": 120, "I": 32, "E0": 34, "Hi": 2, "Hc": 1}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
@@ -33,7 +33,7 @@ SCALARS = (
 positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
-    "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0, "format": "Q8_0", "block": 1, "local": 0,
+    "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0, "format": "Q8_0", "block": 1, "local": 0, "spare": 0,
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "base": SETTINGS["sink"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}

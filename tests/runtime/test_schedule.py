@@ -202,7 +202,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", ScheduleErrors.NOT_JSON, {}),
         ("[]", ScheduleErrors.FORMAT_VERSION, {}),
-        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 11}),
+        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 12}),
         (
             edited("arena_bytes", value="64"), RecordErrors.WRONG_VALUE,
             {"place": "program.arena_bytes", "value": "64", "expected": "int"},
@@ -232,7 +232,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
             edited("tensors", 0, value=7), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[0]", "value": 7, "expected": "Tensor"},
         ),
-        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 11}),
+        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 12}),
         (
             edited("tensors", 1, "sources", value="w"), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[1].sources", "value": "w", "expected": "a list"},
