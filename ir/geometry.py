@@ -434,6 +434,16 @@ class Geometry:
         return self.visible_rows + self.spare
 
     @property
+    def ring_rows(self) -> int:
+        """Rows of the shortest ring, spare rows included."""
+        return self.recent + self.spare
+
+    @property
+    def covered_rows(self) -> int:
+        """Rows that the attention of a step covers: those of the cache and, if queries select, the selected rows."""
+        return self.budget + self.spare
+
+    @property
     def visible_rows(self) -> int:
         """Maximum number of cache rows that a query sees."""
         return self.sink_recent if self.keeps_all else self.budget
@@ -452,7 +462,7 @@ class Geometry:
     @property
     def layer_offsets(self) -> tuple[int, ...]:
         """First row of each layer in a packed state."""
-        return tuple(accumulate((self.sink_recent + self.spare + topk for topk in self.layer_topk[:-1]), initial=0))
+        return tuple(accumulate((self.sink + topk + self.ring_rows for topk in self.layer_topk[:-1]), initial=0))
 
     @property
     def packed_rows(self) -> int:

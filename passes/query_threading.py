@@ -89,7 +89,7 @@ class QueryThreader(IndexedThreader):
             now = [kv.UpdateRows(cache, new, row, active, cache.type).updated for cache, new in caches]
             new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
             stored = [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in new_rows]
-        flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
+        flags = tensor_type([batch, g.covered_rows], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, base, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
         asking, sinks = self.of_all_heads(query, attended.sinks)

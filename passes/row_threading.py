@@ -83,8 +83,7 @@ class RowThreader(RowLayer):
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
         flags = tensor_type(
-            [self.slots, self.geometry.budget + self.geometry.spare + len(more) * self.geometry.topk],
-            ir.IntegerType.get_signless(1),
+            [self.slots, self.geometry.covered_rows + len(more) * self.geometry.topk], ir.IntegerType.get_signless(1)
         )
         valid = kv.Validity(position, base, active, topk, index, flags).valid
         out = self.cached_attention(attended, valid, (now, None), *more)

@@ -380,15 +380,8 @@ def _long(view: sch.View) -> list[tuple[int, int]]:
 
 
 def _row(e: _BodyEmitter, op: ir.Operation) -> None:
-    g, topk = e.geometry(op), e.operand(op, 2)
     program = [
-        ("most", "addi", [topk, g.sink], "i64"),
-        ("end", "addi", ["most", g.recent + g.spare], "i64"),
-        ("raised", "maxsi", ["in1", g.sink], "i64"),
-        ("base", "minsi", ["raised", "most"], "i64"),
-        ("past", "subi", ["in0", "base"], "i64"),
-        ("behind", "subi", ["end", "base"], "i64"),
-        ("ring", "maxsi", ["behind", g.recent + g.spare], "i64"),  # always true; it proves that the divisor is positive
+        *_ring(e.geometry(op), e.operand(op, 2), "in1"),
         ("lap", "remsi", ["past", "ring"], "i64"),
         ("place", "addi", ["lap", "base"], "i64"),
         ("before", "cmpi_slt", ["in0", "base"], "i1"),
@@ -397,6 +390,25 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
     batch = op.results[0].type.shape[0]
     inputs = [sch.Access(e.operand(op, index), ((1, 0),)) for index in range(2)]
     e.vector((batch,), inputs, e.written(op.results[0]), program)
+
+
+def _ring(g: Geometry, topk: str | int, base: str) -> list[tuple[Any, ...]]:
+    """Return the instructions for the ring of a slot: its first row `base`, its end, its number of rows `ring`, and how
+    far in0, a position, is behind its begin (`past`).
+
+    Args:
+        topk: operand with the number of selected rows.
+        base: operand with the slot's base.
+    """
+    return [
+        ("most", "addi", [topk, g.sink], "i64"),
+        ("end", "addi", ["most", g.ring_rows], "i64"),
+        ("raised", "maxsi", [base, g.sink], "i64"),
+        ("base", "minsi", ["raised", "most"], "i64"),
+        ("past", "subi", ["in0", "base"], "i64"),
+        ("behind", "subi", ["end", "base"], "i64"),
+        ("ring", "maxsi", ["behind", g.ring_rows], "i64"),  # always true; it proves that the divisor is positive
+    ]
 
 
 def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
@@ -422,10 +434,10 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
             ("valid", "andi", ["written", "in1"], "i1"),
         ]
 
-    e.vector((slots, g.budget + g.spare), masks, out, seen(0))
+    e.vector((slots, g.covered_rows), masks, out, seen(0))
     if "index" in operands:
         index = sch.Access(e.name(operands["index"]), ((1, 0, 0), (0, 0, 0), (0, 1, 0)))
-        for at, relation in ((g.sink, "cmpi_slt"), (g.budget + g.spare, "cmpi_sge")):
+        for at, relation in ((g.sink, "cmpi_slt"), (g.covered_rows, "cmpi_sge")):
             replaced = [("there", relation, [f"in{len(masks)}", 0], "i1"), ("here", "andi", ["valid", "there"], "i1")]
             e.vector((slots, g.topk), [*masks, index], out, [*seen(g.sink), *replaced], at)
 
@@ -438,20 +450,14 @@ def _seen_of_ring(g: Geometry, first: int, topk: str | int) -> list[tuple[Any, .
         first: row of column 0.
         topk: operand with the number of selected rows.
     """
-    stride, rows = g.window_stride, g.recent + g.spare
+    passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []
     return [
         ("column", "index", [1], "i64"),
         ("row", "addi", ["column", first], "i64"),
-        ("most", "addi", [topk, g.sink], "i64"),
-        ("raised", "maxsi", ["in2", g.sink], "i64"),
-        ("base", "minsi", ["raised", "most"], "i64"),
-        ("end", "addi", ["most", rows], "i64"),
-        ("behind", "subi", ["end", "base"], "i64"),
-        ("ring", "maxsi", ["behind", rows], "i64"),  # always true; it proves that the divisor is positive
+        *_ring(g, topk, "in2"),
         ("room", "subi", ["ring", g.spare], "i64"),
-        ("past", "subi", ["in0", "base"], "i64"),
-        ("passed", "remsi", ["in0", stride], "i64") if stride else ("passed", "addi", ["past", 0], "i64"),
-        ("length", "addi", ["passed", 1], "i64"),
+        *passed,
+        ("length", "addi", ["passed" if passed else "past", 1], "i64"),
         ("newest", "minsi", ["length", "room"], "i64"),
         ("distance", "subi", ["in0", "row"], "i64"),
         ("signed", "remsi", ["distance", "ring"], "i64"),
@@ -490,9 +496,9 @@ def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
             ("end", "addi", ["ring", g.recent], "i64"),
             ("last", "subi", [length, 1], "i64"),
             ("distance", "subi", ["last", "row"], "i64"),
-            ("signed", "remsi", ["distance", g.recent + g.spare], "i64"),
-            ("raised", "addi", ["signed", g.recent + g.spare], "i64"),
-            ("back", "remsi", ["raised", g.recent + g.spare], "i64"),
+            ("signed", "remsi", ["distance", g.ring_rows], "i64"),
+            ("raised", "addi", ["signed", g.ring_rows], "i64"),
+            ("back", "remsi", ["raised", g.ring_rows], "i64"),
             *newest,
             ("before_ring", "cmpi_slt", ["row", "ring"], "i1"),
             ("behind_sinks", "select", ["before_ring", selected, "newest"], "i64"),

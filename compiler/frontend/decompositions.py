@@ -86,18 +86,14 @@ def _decomposed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     values: dict[torch.fx.Node, Any] = {}  # a node, or a list of nodes where an operator returns several tensors
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            attributes[node.target] = _attribute(module, node.target)
+            attributes[node.target] = operator.attrgetter(node.target)(module)
         if node.target is operator.getitem and not isinstance(values[node.args[0]], torch.fx.Node):
             values[node] = values[node.args[0]][node.args[1]]
         elif node.op != "call_function" or not _is_decomposed(node.target):
             values[node] = graph.node_copy(node, values.__getitem__)
-        elif node.target in WITHOUT_EFFECT:
-            values[node] = values[node.args[0]]
         else:
             values[node] = _inlined(node, values, graph, attributes)
-    result = torch.fx.GraphModule(attributes, graph)
-    result.graph.eliminate_dead_code()
-    return result
+    return _cleaned(torch.fx.GraphModule(attributes, graph))
 
 
 def _inlined(
@@ -128,22 +124,15 @@ def _inlined(
     arguments = tuple(map(described, node.args))
     keywords = tuple((name, described(argument)) for name, argument in node.kwargs.items())
     call = _traced(node.target, arguments, keywords, torch.get_default_dtype())
-    inner: dict[torch.fx.Node, Any] = {}
-    placeholders = iter(operands)
-    for step in call.graph.nodes:
-        if step.op == "placeholder":
-            inner[step] = next(placeholders)
-        elif step.op == "output":
-            return torch.fx.map_arg(step.args[0], inner.__getitem__)
-        elif step.target in WITHOUT_EFFECT:
-            inner[step] = inner[step.args[0]]
-        else:
-            copied = inner[step] = graph.node_copy(step, inner.__getitem__)
-            if step.op == "get_attr":
-                copied.target = f"{step.target}_{len(attributes)}"
-                attributes[copied.target] = getattr(call, step.target)
-            copied.meta = {key: value for key, value in node.meta.items() if key in ORIGIN} | {"val": step.meta["val"]}
-    raise AssertionError("a graph has an output")
+    *steps, output = call.graph.nodes
+    inner: dict[torch.fx.Node, Any] = dict(zip(steps, operands, strict=False))  # placeholders come first
+    for step in steps[len(operands) :]:
+        copied = inner[step] = graph.node_copy(step, inner.__getitem__)
+        if step.op == "get_attr":
+            copied.target = f"{step.target}_{len(attributes)}"
+            attributes[copied.target] = getattr(call, step.target)
+        copied.meta = {key: value for key, value in node.meta.items() if key in ORIGIN} | {"val": step.meta["val"]}
+    return torch.fx.map_arg(output.args[0], inner.__getitem__)
 
 
 @lru_cache(maxsize=4096)
@@ -169,16 +158,12 @@ def _traced(
         positional = [value(argument) for argument in arguments]
         return target(*positional, **{name: value(argument) for name, argument in keywords})
 
-    trace = make_fx(run, decomposition_table=decomposition_table(), _disable_torch_fn_metadata_mode=True)
-    # torch's Python rules decompose composite operators differently than its C++ code. An export uses them too.
-    with mode, enable_python_dispatcher():
+    with mode:
         operands = [
             torch.empty_strided(each.shape, each.strides, dtype=each.dtype, device=each.device)
             for each in _operands((arguments, tuple(argument for _, argument in keywords)))
         ]
-        traced = trace(*operands)
-    traced.graph.eliminate_dead_code()
-    return traced
+    return _trace(run, mode, operands)
 
 
 @cache
@@ -196,20 +181,31 @@ def _operands(arguments: Any) -> Iterator[_Operand]:
         yield arguments
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    """Return a module, parameter or tensor by its path."""
-    for name in path.split("."):
-        module = getattr(module, name)
+def _trace(run: Callable[..., Any], mode: FakeTensorMode, operands: list[Tensor]) -> torch.fx.GraphModule:
+    """Return the decomposed graph of a function of tensors of a mode."""
+    trace = make_fx(run, decomposition_table=decomposition_table(), _disable_torch_fn_metadata_mode=True)
+    # torch's Python rules decompose composite operators differently than its C++ code. An export uses them too.
+    with mode, enable_python_dispatcher():
+        return _cleaned(trace(*operands))
+
+
+def _cleaned(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a graph without operators that have no effect, and without results that nothing reads."""
+    for target in WITHOUT_EFFECT:
+        for node in module.graph.find_nodes(op="call_function", target=target):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
     return module
 
 
 @cache
 def _is_decomposed(target: Any) -> bool:
     """Return True if a call of this operator may become other operators."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, torch._ops.OpOverload) or target in WITHOUT_EFFECT:
         return False
     composite = target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-    return target in WITHOUT_EFFECT or target in decomposition_table() or (composite and target not in _kept_whole())
+    return target in decomposition_table() or (composite and target not in _kept_whole())
 
 
 def _needs_one_trace(module: torch.fx.GraphModule) -> bool:
@@ -229,16 +225,7 @@ def _retraced(
             return _WithoutComplexNumbers(module).run(*arguments)
 
     values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    trace = make_fx(transformed(run), decomposition_table=decomposition_table(), _disable_torch_fn_metadata_mode=True)
-    # torch's Python rules decompose composite operators differently than its C++ code. An export uses them too.
-    with values[0].fake_mode, enable_python_dispatcher():
-        retraced = trace(*values)
-    for target in WITHOUT_EFFECT:
-        for node in retraced.graph.find_nodes(op="call_function", target=target):
-            node.replace_all_uses_with(node.args[0])
-            retraced.graph.erase_node(node)
-    retraced.graph.eliminate_dead_code()
-    return retraced
+    return _trace(transformed(run), values[0].fake_mode, values)
 
 
 @dataclass(frozen=True)

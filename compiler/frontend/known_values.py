@@ -57,8 +57,10 @@ class KnownValues(TensorFacts[Tensor]):
 
     def _forget_storage(self, written: Tensor) -> None:
         """Forget the numbers of a tensor that is written to, and of its other views."""
-        for tensor, _ in self:
-            if tensor.untyped_storage()._cdata == written.untyped_storage()._cdata:
+        known = [tensor for tensor, _ in self]
+        storage = written.untyped_storage()._cdata if known else None
+        for tensor in known:
+            if tensor.untyped_storage()._cdata == storage:
                 self.put(tensor, None)
 
     def _evaluate(self, func: Callable[..., Any], name: str, args: Any, keywords: Mapping[str, Any]) -> Tensor | None:

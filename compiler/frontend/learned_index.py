@@ -121,7 +121,6 @@ class IndexRecogniser(TorchFunctionMode):
             self._scores.put(args[0], None)
         return result
 
-
     def _after(
         self, name: str, before: list[_Scores | None], args: Any, keywords: dict[str, Any], result: Tensor
     ) -> _Scores | None:

@@ -267,7 +267,6 @@ class AttentionRecogniser(TorchFunctionMode):
         """Record the numbers of a tensor."""
         self._known.put(tensor, value)
 
-
     def _after(self, name: str, args: Any, keywords: dict[str, Any], shape: tuple[int, ...]) -> _Scores | None:
         """Return the scores of this shape that a function computes from scores; None if they are not recognised any
         more."""

@@ -115,7 +115,6 @@ class ExpertRecogniser(TorchFunctionMode):
             self._known.put(args[0], None)
         return result
 
-
     def _after(
         self, name: str, func: Callable[..., Any], before: list[Known | None], result: Any, args: Any, keywords: Any
     ) -> Known | list[Known | None] | None:

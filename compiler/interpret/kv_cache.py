@@ -49,7 +49,7 @@ def rows(position: Tensor, base: Tensor, topk: int, g: Geometry) -> Tensor:
     """Return the row of each absolute position [B], for rings that begin at `base` [B]."""
     _check_topk(topk, g)
     first = base.clamp(g.sink, g.sink + topk)
-    ring = g.sink + topk + g.recent + g.spare - first
+    ring = g.sink + topk + g.ring_rows - first
     return torch.where(position < first, position, first + (position - first).remainder(ring))
 
 
@@ -75,12 +75,12 @@ def validity(
     """Return the rows that the query at `position` [Q] may see, for rings that begin at `base` [Q]: [Q, R] i1, or
     [Q, R + K] if an `index` [B, Hkv, K] names rows that replace some of the cache's."""
     _check_topk(topk, g)
-    row, at = torch.arange(g.budget + g.spare), position[:, None]
+    row, at, end = torch.arange(g.covered_rows), position[:, None], g.sink + topk + g.ring_rows
     first = base.clamp(g.sink, g.sink + topk)[:, None]
     newest = at.remainder(g.window_stride) + 1 if g.window_stride else at - first + 1
-    newest = newest.minimum(g.sink + topk + g.recent - first)
-    age = (at - row).remainder(g.sink + topk + g.recent + g.spare - first)
-    in_ring = (row >= first) & (row < g.sink + topk + g.recent + g.spare) & (age < newest)
+    newest = newest.minimum(end - g.spare - first)
+    age = (at - row).remainder(end - first)
+    in_ring = (row >= first) & (row < end) & (age < newest)
     seen = torch.where(at < first, row <= at, (row < first) | in_ring) & active[:, None]
     if index is None:
         return seen
@@ -293,8 +293,8 @@ def kept_positions(length: int, topk: int, selected: Tensor | None, shape: Seque
     row, ring, last = torch.arange(shape[1]), g.sink + topk, length - 1
     if length <= ring + g.recent:
         return torch.where(row < length, row, -1).repeat(shape[0], 1)
-    newest = last - (last - row).remainder(g.recent + g.spare)
-    empty = (row < ring) | (row >= ring + g.recent + g.spare) | (newest < length - g.recent)
+    newest = last - (last - row).remainder(g.ring_rows)
+    empty = (row < ring) | (row >= ring + g.ring_rows) | (newest < length - g.recent)
     rows = torch.where(row < g.sink, row, torch.where(empty, -1, newest)).repeat(shape[0], 1)
     if selected is not None:
         rows[:, g.sink : ring] = selected[:, :topk]

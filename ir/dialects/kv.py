@@ -171,7 +171,7 @@ class Checked(Kv.Operation):
     @classmethod
     def _check(cls, op: Any, geometry: Geometry) -> None:
         spec, codec, selector = spec_of_op(op.operation), codec_of(geometry), selector_of(geometry)
-        rows = geometry.cache_rows if spec.record.stored else geometry.budget + geometry.spare
+        rows = geometry.cache_rows if spec.record.stored else geometry.covered_rows
         known = {"K": geometry.topk, "W": geometry.obs, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
             raise SignatureMismatch("has no segment to attend to")
@@ -224,9 +224,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
         _check_sides(spec, sizes)
         chosen = geometry.topk if "topk" in spec.attributes else 0
-        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget + geometry.spare:
-            rows = geometry.budget + geometry.spare
-            raise SignatureMismatch(f"attends to {spec.rows(sizes)} rows, {GEOMETRY} has {rows}")
+        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.covered_rows:
+            raise SignatureMismatch(f"attends to {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.covered_rows}")
         if "R0" in sizes and cls.OPERATION_NAME in DECODING and sizes["R0"] != geometry.topk:
             raise SignatureMismatch(f"selects {sizes['R0']} rows, {GEOMETRY} has topk {geometry.topk}")
         if cls.OPERATION_NAME == "kv.decode_attention" and ("R0" in sizes) != geometry.reads_prompts:
@@ -234,7 +233,7 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"has {len(spec.members)} segments, but {GEOMETRY} reads {there}rows of prompts")
         if cls.OPERATION_NAME == "kv.validity" and "index" in spec.operands and not geometry.reads_prompts:
             raise SignatureMismatch(f"has an index, but {GEOMETRY} reads no rows of prompts")
-        covered = geometry.budget + geometry.spare + (geometry.topk if "index" in spec.operands else 0)
+        covered = geometry.covered_rows + (geometry.topk if "index" in spec.operands else 0)
         if "N" in sizes and "position" in spec.operands and sizes["N"] != covered:
             raise SignatureMismatch(f"covers {sizes['N']} rows, {GEOMETRY} has {covered}")
 

@@ -334,6 +334,7 @@ class Rows:
         """See `LayerState`. Rows that are read through an index take the place of cache rows."""
         g, picks = self.geometry.of_layer(index), self.picks(index, length)
         chosen = slice(g.sink, g.sink + picks)
+        visible = [g.sees_row(row, length - 1, g.base(length)) for row in range(g.cache_rows)]
         for stream in self.streams if g.cache_rows else ():
             live = self.layer_rows(tensor, stream, index)[0][:, : g.cache_rows]
             values, put = self.codec.decode(live.read()), None
@@ -342,7 +343,7 @@ class Rows:
             elif picks:
                 put = partial(self._put, live, chosen)
             valid = np.zeros(values.shape[:2], np.bool_)
-            valid[:, [g.sees_row(row, length - 1, g.base(length)) for row in range(g.cache_rows)]] = True
+            valid[:, visible] = True
             yield Recorded(stream.cache, values, valid, chosen, put)
         for stream in self.streams if g.keeps_all else ():
             rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]

@@ -176,10 +176,10 @@ def _check_ring(
     where: str,
 ) -> None:
     spare = step.spare if isinstance(step, ops.DecodeAttention) else 0
-    ring = step.sink + step.recent + max(spare, 0)
-    rows = sizes.get("R", ring)
     if spare < 0:
         raise StepProofErrors.NEGATIVE_SPARE(where=where, spare=spare)
+    ring = step.sink + step.recent + spare
+    rows = sizes.get("R", ring)
     if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, ops.DecodeAttention)):
         raise StepProofErrors.RING(where=where, sink=step.sink, recent=step.recent, rows=rows)
     if isinstance(step, ops.QueryAttention) and step.topk < 0:

@@ -74,14 +74,11 @@ def decode_attention_step(
     most = key.shape[2] - sink - recent - spare
     if not 0 <= topk <= most:
         raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=most)
-    row = ring_row(position, base, sink, topk, recent + spare)
-    newest = position if window_stride is None else torch.remainder(position, window_stride)
-    if spare:
-        first = base.clamp(sink, sink + topk)
-        written = newest + 1 - (first if window_stride is None else 0)
-        seen = ring_seen(position, first, written, active, sink + topk + recent, key.shape[2], spare)
-    else:
-        seen = rows_seen(newest + 1, active, sink + topk + recent, key.shape[2])
+    row, first = ring_row(position, base, sink, topk, recent + spare), base.clamp(sink, sink + topk)
+    end = sink + topk + recent
+    newest = position - first if window_stride is None else torch.remainder(position, window_stride)
+    number = torch.arange(key.shape[2])
+    seen = ring_seen(number, position, row, first, (newest + 1).minimum(end - first), end + spare) & active[:, None]
     selected = [InPlace(SegmentRows.of(segment), slice(sink, sink + segment["index"].shape[2])) for segment in segments]
     decode_attention(
         key=key, position=position, active=active, row=row, masks=[seen], selected=selected, wide=wide, **others
@@ -102,27 +99,21 @@ def rows_seen(written: Tensor, active: Tensor, end: int, rows: int) -> Tensor:
 
 
 def ring_seen(
-    position: Tensor, base: Tensor, newest: Tensor, active: Tensor, end: int, rows: int, spare: int
+    number: Tensor, position: Tensor, row: Tensor, base: Tensor, newest: Tensor, end: int
 ) -> Tensor:
-    """Return a mask [B, rows] of the rows that each slot sees of a cache whose ring has spare rows.
+    """Return a mask [B, R] of the rows that the query of each slot sees: those before its ring as far as they are
+    written, and in the ring those of the newest positions.
 
     Args:
-        position: [B], position of each slot's query.
-        base: [B], first row of each slot's ring, which ends before row `end` + `spare`.
-        newest: [B], number of newest positions that a query sees in a ring of unlimited length.
-        active: [B], False for a slot that sees no row.
-        end: end of the ring without spare rows.
-        rows: rows of the cache.
-        spare: number of spare rows.
+        number: [R], numbers of the rows.
+        position: [B], position of each query.
+        row: [B], row of that position.
+        base: [B], first row of each ring, which ends before row `end`.
+        newest: [B], number of positions that a query sees in the ring.
     """
-    seen = torch.zeros(active.shape[0], rows, dtype=torch.bool)
-    for slot in active.nonzero()[:, 0].tolist():
-        at, first = int(position[slot]), int(base[slot])
-        seen[slot, : min(at + 1, first)] = True
-        count = max(min(int(newest[slot]), end - first, at + 1 - first), 0)
-        newest_positions = torch.arange(at - count + 1, at + 1)
-        seen[slot, first + (newest_positions - first) % (end + spare - first)] = True
-    return seen
+    age = torch.remainder(row[:, None] - number, (end - base)[:, None])
+    in_ring = (number >= base[:, None]) & (number < end) & (age < newest[:, None])
+    return (number < base.minimum(position + 1)[:, None]) | in_ring
 
 
 def cached_attention(

@@ -160,7 +160,7 @@ class PointProgram:
         return self._emit(instr.type, _loader(self._interface, param.name, unsafe), (self._loaded[param.name], *slots))
 
     def _safe(self, slot: int, size: int) -> bool:
-        """Return True if an index is known to be in 0 .. size - 1 before anything runs."""
+        """Return True if an index cannot leave 0 .. size - 1, whatever the inputs are."""
         if slot in self._index_dims:
             return self._dims[self._index_dims[slot]] <= size
         literal = self._initial[slot]

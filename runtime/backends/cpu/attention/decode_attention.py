@@ -52,10 +52,15 @@ def lower_decode_attention(
                 step=step.kind, rows=read, rows_dtype=meta[read][2], cache=cache, cache_dtype=meta[cache][2]
             )
 
+    def put_new(unit: Unit, row: Value) -> None:
+        operands = unit.context.operands
+        for _, source, cache in sides:
+            target = operands[cache], (unit.slot, unit.head, row)
+            put_row(unit.context.f, operands[source], (unit.query, unit.head), *target)
+
     def emit(group: UnitAttention) -> None:
         f, operands, unit = group.f, group.operands, group.unit
         ring = Ring.of(unit, step)
-        new = ring.row
         first, count = visible_rows(unit, step, ring.end + sum(p.count for p in parts[1:] if not p.in_place))
         keys, values = zip(*row_source.sources_of(unit, parts), strict=True)
 
@@ -67,7 +72,7 @@ def lower_decode_attention(
                 row = ring.row_of(f, listed)
                 place = sources[0].row(row)
                 if sources[0].name != cache:
-                    place = f.select(row.eq(new), row * stride + fresh, place)
+                    place = f.select(row.eq(ring.row), row * stride + fresh, place)
                 for source in sources[1:]:
                     inside = (row >= source.part.first) & (row < source.part.first + source.part.count)
                     own = number - source.part.first  # numbers of rows that exist are valid; others are not used
@@ -84,19 +89,17 @@ def lower_decode_attention(
         )  # fmt: skip
         if not several:
             with f.when((ring.number >= first) & (ring.number < first + count)):
-                for _, source, cache in sides:
-                    put_row(f, operands[source], (unit.query, unit.head), operands[cache], (unit.slot, unit.head, new))
+                put_new(unit, ring.row)
         group.attend(rows)
 
     def write(context: Context) -> None:
-        with units(context, *meta[step.query][0][:1], attention.kv_heads) as (query, head):
-            f, slot, zero = context.f, query // attention.per_slot, context.f.constant(0)
-            unit = Unit(context, query, slot, zero, head, zero, 1, context.private, 0)
+        f = context.f
+        with units(context, attention.pairs) as (pair,):
+            unit = attention.unit(context, pair, f.constant(0), context.private)
             ring = Ring.of(unit, step)
             _, count = visible_rows(unit, step, ring.end)
             with f.when(count > 0):
-                for _, source, cache in sides:
-                    put_row(f, context.operands[source], (query, head), context.operands[cache], (slot, head, ring.row))
+                put_new(unit, ring.row)
 
     attending = attention.lowered(emit)
     if not several:

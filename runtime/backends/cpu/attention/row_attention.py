@@ -98,7 +98,7 @@ class RowAttention:
                 extra = context.private + own
                 state = extra if splits == 1 else context.shared + loop.index * result
                 zeros = extra + result if splits == 1 else extra
-                unit = self._unit(context, loop.index // splits, loop.index % splits, zeros)
+                unit = self.unit(context, loop.index // splits, loop.index % splits, zeros)
                 attention = UnitAttention(self, unit, RowSoftmax(f, block, state))
                 emit(attention)
                 if splits == 1:
@@ -107,7 +107,7 @@ class RowAttention:
         def merge(context: Context) -> None:
             f, out = context.f, context.operands[self.step.out]
             with units(context, pairs) as (pair,):
-                unit = self._unit(context, pair, f.constant(0), context.private)
+                unit = self.unit(context, pair, f.constant(0), context.private)
                 parts = RowSoftmax(f, block, context.shared + pair * (splits * result))
                 parts.merge(splits, context.private, head_of(unit), out.dtype)
 
@@ -116,7 +116,8 @@ class RowAttention:
         merging = Phase(pairs, merge, (splits + 1) * LINE + block.values.padded_bytes)
         return Lowered([Phase(pairs * splits, attend, private), merging], pairs * splits * result)
 
-    def _unit(self, context: Context, pair: Value, split: Value, zeros: Value) -> Unit:
+    def unit(self, context: Context, pair: Value, split: Value, zeros: Value) -> Unit:
+        """Return the unit of a split of a pair of token and KV head."""
         query, head, token = pair // self.kv_heads, pair % self.kv_heads, context.f.constant(0)
         if self.tokens > 1:
             query, token = query // self.tokens, query % self.tokens

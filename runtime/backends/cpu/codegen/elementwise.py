@@ -356,7 +356,7 @@ class Elementwise:
         return _from_memory(f, value, place.dtype)
 
     def _is_inside(self, arg: int | float | str, extent: int) -> bool:
-        """Return True if an index is known to be in 0 .. extent - 1 without looking at data."""
+        """Return True if an index cannot leave 0 .. extent - 1, whatever the data are."""
         if not isinstance(arg, str):
             return 0 <= int(arg) < extent
         instr = next((i for i in self.nest.body if i.name == arg), None)
