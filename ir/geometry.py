@@ -486,6 +486,11 @@ class Geometry:
         row `base`."""
         return position if position < base else base + (position - base) % (self.cache_rows - base)
 
+    def written_of_ring(self, position: Any, base: Any) -> Any:
+        """Return the number of positions up to `position` that a ring from row `base` on receives and a query there may
+        see: all of them, or with a chunked window those of the query's chunk. Both are integers or tensors of them."""
+        return (position % self.window_stride if self.window_stride else position - base) + 1
+
     def sees_row(self, row: int, position: int, base: int) -> bool:
         """Return True if the query at `position` sees a row of the cache, for a ring that begins at row `base`.
 
@@ -494,7 +499,7 @@ class Geometry:
         """
         if row < base or position < base:
             return row <= position
-        newest = position % self.window_stride + 1 if self.window_stride else position - base + 1
+        newest: int = self.written_of_ring(position, base)
         age = (self.row(position, base) - row) % (self.cache_rows - base)
         return age < min(newest, self.visible_rows - base)
 

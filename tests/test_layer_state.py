@@ -12,7 +12,7 @@ FLAGS = frozenset(
     "indexed by_query selects observes encoded encodes_prompts packed rule fetch fetch_rows window "
     "window_stride layer_topk landmark_bits policy dtype rows sees row_format".split()
 )
-MOST = 16
+MOST = 15
 """Reads of flags elsewhere, of 230 once; what is left goes as its reader comes to ask the state."""
 
 

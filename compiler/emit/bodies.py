@@ -422,7 +422,7 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
     def seen(first: int) -> list[tuple[Any, ...]]:
         if g.spare:
             return _seen_of_ring(g, first, e.name(operands["topk"]))
-        passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
+        passed = _passed_of_chunk(g)
         return [
             ("column", "index", [1], "i64"),
             ("row", "addi", ["column", first], "i64"),
@@ -442,6 +442,12 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
             e.vector((slots, g.topk), [*masks, index], out, [*seen(g.sink), *replaced], at)
 
 
+def _passed_of_chunk(g: Geometry) -> list[tuple[Any, ...]]:
+    """Return the instruction that counts the earlier positions of the query's chunk, or none without a chunked
+    window."""
+    return [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []
+
+
 def _seen_of_ring(g: Geometry, first: int, topk: str | int) -> list[tuple[Any, ...]]:
     """Return the program that computes whether a query sees row `first` + column of a cache whose ring has spare rows.
 
@@ -450,7 +456,7 @@ def _seen_of_ring(g: Geometry, first: int, topk: str | int) -> list[tuple[Any, .
         first: row of column 0.
         topk: operand with the number of selected rows.
     """
-    passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []
+    passed = _passed_of_chunk(g)
     return [
         ("column", "index", [1], "i64"),
         ("row", "addi", ["column", first], "i64"),

@@ -77,8 +77,7 @@ def validity(
     _check_topk(topk, g)
     row, at, end = torch.arange(g.covered_rows), position[:, None], g.sink + topk + g.ring_rows
     first = base.clamp(g.sink, g.sink + topk)[:, None]
-    newest = at.remainder(g.window_stride) + 1 if g.window_stride else at - first + 1
-    newest = newest.minimum(end - g.spare - first)
+    newest = g.written_of_ring(at, first).minimum(end - g.spare - first)
     age = (at - row).remainder(end - first)
     in_ring = (row >= first) & (row < end) & (age < newest)
     seen = torch.where(at < first, row <= at, (row < first) | in_ring) & active[:, None]
