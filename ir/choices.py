@@ -18,6 +18,9 @@ REUSED = "reused"
 """Scalar of `prefill`: the number of leading chunks of the prompt whose rows are already cached."""
 SCORE, FIRST = "score", "first"
 """The entry that returns logits for positions of a prompt, and its scalar: the first of these positions."""
+DECODE, VERIFY = "decode", "verify"
+"""The entries that feed tokens to all slots at once: one to each, or several to each, which follow one another."""
+STEPS = (DECODE, VERIFY)
 POSITION_IDS, POSITION_ID = "position_ids", "position_id"
 """Additional inputs of `prefill` and `decode`: positions in the text, which rotary embeddings use. Rows of the cache
 are counted in the tokens that were prefilled and fed."""
@@ -29,6 +32,13 @@ PLAIN_BITS = 16
 """Bits of landmarks that are the keys themselves, unrotated, in the program's dtype; their products are exact."""
 LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
 """Bits per number of the key copies by which a query selects rows (`sscc.ir.landmarks`)."""
+
+
+def step_tensor(entry: str, name: str) -> str:
+    """Return the program's name of an input or output of one of `STEPS`: that of `decode`, or with the entry's name
+    before it, because their shapes differ."""
+    return name if entry == DECODE else f"{entry}_{name}"
+
 
 Tier = Literal["sram", "hbm", "ddr"]
 """Memory levels, as schedules name them, nearest first."""

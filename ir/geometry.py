@@ -291,6 +291,7 @@ class Geometry:
         policy: str = SNAPSTREAM,
         landmark_bits: int = 0,
         fetch: int | None = None,
+        spare: int = 0,
     ) -> Geometry:
         """Return a geometry of `budget` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), and topk the
         rest."""
@@ -301,7 +302,7 @@ class Geometry:
         if topk < 0:
             raise GeometryErrors.BUDGET(budget=budget, sink=sink, recent=recent, rows=sink + recent)
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
-        return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
+        return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch, spare=spare)
 
     def windowed(self, window: Span) -> Geometry:
         """Return the geometry of a layer with an attention window of fewer positions than max_context."""

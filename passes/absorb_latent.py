@@ -95,6 +95,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
+from sscc.ir.choices import STEPS
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
@@ -134,7 +135,7 @@ class AbsorbLatent(Pass):
                 continue
             for entry, attention, latent in entries:
                 if latent is not None:
-                    (_absorb if entry == "decode" or attention.name == CHOSEN else _note)(attention, latent)
+                    (_absorb if entry in STEPS or attention.name == CHOSEN else _note)(attention, latent)
                     count("attentions over latent rows")
 
 

@@ -1,10 +1,10 @@
 """build-entries: the entry points `prefill`, `decode` and `score` are built, as control flow around the layers.
 
-What: `decode` runs embedding, layers and head once for all slots. `score` runs the head of `decode` on the hidden
-states of as many positions of the last prefilled prompt, so that it adds only a call to the program; it is omitted if
-there are more slots than such positions. `prefill` runs one sequence layer by layer, phase after phase (embedding,
-every layer, head), and within a phase chunk after chunk of the prompt; after the last chunk of a layer, that layer is
-compressed into its slot of the decode cache.
+What: `decode` and `verify` run embedding, layers and head once for all slots. `score` runs the head of `decode` on the
+hidden states of as many positions of the last prefilled prompt, so that it adds only a call to the program; it is
+omitted if there are more slots than such positions. `prefill` runs one sequence layer by layer, phase after phase
+(embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last chunk of a layer,
+that layer is compressed into its slot of the decode cache.
 
 A prompt may share a prefix with an earlier one: its first `reused` chunks are skipped, because their rows are already
 in the states of the slot, or in the scratch if the layers have no such states.
@@ -128,7 +128,7 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, stateless_group
-from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
+from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE, STEPS, step_tensor
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.row_streams import CACHES, INDEX, SCRATCHES, STORES, Stream, state_name, streams_of
@@ -181,7 +181,9 @@ class BuildEntries(Pass):
         rows = facts.scratch_rows(geometry)
         prefill = _PrefillBuilder(module, parts, facts, rows, groups)
         prefill.build()
-        _DecodeBuilder(module, parts, facts, groups).build()
+        for name in STEPS:
+            if f"{name}.embed" in parts:
+                _StepBuilder(module, parts, facts, groups, name).build()
         if facts.batch <= rows:
             _ScoreBuilder(module, parts, facts, groups).build(prefill.embedded[0], prefill.axes["hidden"])
 
@@ -410,10 +412,10 @@ class _EntryBuilder:
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
 
-    def logits_of(self, head: Any) -> Argument:
-        """Return the result of an entry that calls the head for all slots."""
+    def logits_of(self, head: Any, tokens: int) -> Argument:
+        """Return the result of an entry that calls the head for several tokens."""
         logits = results_of(head)[0].type
-        return Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
+        return Argument("output", "logits", tensor_type([tokens, logits.shape[-1]], logits.element_type))
 
     def firsts(self) -> list[_Layer]:
         """The first layer of each group."""
@@ -442,28 +444,34 @@ class _EntryBuilder:
         return results
 
 
-class _DecodeBuilder(_EntryBuilder):
-    """The entry `decode`: one step of one token for every active slot."""
+class _StepBuilder(_EntryBuilder):
+    """An entry that feeds tokens to every active slot: `decode` one each, `verify` several."""
 
-    name = "decode"
+    def __init__(
+        self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, groups: Sequence[GroupFacts], name: str
+    ) -> None:
+        super().__init__(module, parts, facts, groups)
+        self.name = name
 
     def build(self) -> None:
         firsts = [(first, self.part(first.part)) for first in self.firsts()]
-        each = tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64))
-        token, position_id = Argument("input", "token", each), Argument("input", POSITION_ID, each)
+        (ids,) = (argument.type for argument in arguments_of(self.part("embed")) if argument.name == "ids")
+        token, position_id = Argument("input", "token", ids), Argument("input", POSITION_ID, ids)
         all_states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
         states = list({state.name: state for state in all_states}.values())
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
-        out = self.logits_of(self.part("head"))
-        slots = slot_inputs(self.facts)
+        out = self.logits_of(self.part("head"), ids.shape[0])
+        inputs = [token, position_id, *slot_inputs(ids.shape[0])]
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         results = [state.whole for state in states if state.name in updated]
-        entry = self.start([token, position_id, *slots, *(state.whole for state in states), *weights], [out, *results])
+        named = [replace(argument, name=step_tensor(self.name, argument.name)) for argument in (*inputs, out)]
+        entry = self.start([*named[:-1], *(state.whole for state in states), *weights], [named[-1], *results])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
-            func.ReturnOp(self._body(entry, [result.name for result in results]))
+            func.ReturnOp(self._body(entry, inputs, [result.name for result in results]))
 
-    def _body(self, entry: _Function, updated: Sequence[str]) -> list[ir.Value]:
-        inputs, states = entry.values_of("input"), entry.values_of("state")
+    def _body(self, entry: _Function, named: Sequence[Argument], updated: Sequence[str]) -> list[ir.Value]:
+        inputs = {each.name: entry.values["input", step_tensor(self.name, each.name)] for each in named}
+        states = entry.values_of("state")
         positions = inputs.pop(POSITION_ID)
         values = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
         for layer in self.layers:
@@ -487,7 +495,7 @@ class _ScoreBuilder(_EntryBuilder):
             axis: its axis of positions.
         """
         head = self.parts["decode.head"]
-        sizes, out = list(hidden.type.shape), self.logits_of(head)
+        sizes, out = list(hidden.type.shape), self.logits_of(head, self.facts.batch)
         row = next(argument.type for argument in arguments_of(head) if argument.name == "hidden")
         first = Argument("input", FIRST, ir.IndexType.get())
         several = None

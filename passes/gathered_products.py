@@ -14,6 +14,7 @@ from math import prod
 from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
+from sscc.ir.choices import DECODE
 from sscc.ir.levels import get_target
 from sscc.ir.rewriting import producer
 from sscc.ir.sharding import Cut
@@ -91,7 +92,7 @@ class _Costs:
     ranks: int
 
     def pays(self, new: Mapping[ir.Value, Cut]) -> bool:
-        step = {value: cut for value, cut in new.items() if _function(value).attributes["sscc.entry"].value == "decode"}
+        step = {value: cut for value, cut in new.items() if _function(value).attributes["sscc.entry"].value == DECODE}
         weights = sum(bytes_of(value) for value in step if producer(value) is None)
         products = [op for op in map(producer, step) if op is not None and is_contraction(op)]
         reading = weights / self.machine.bandwidth(self.machine.main.name)

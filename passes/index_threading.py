@@ -20,7 +20,7 @@ from sscc.ir.layer_state.row_streams import INDEX, Stream
 from sscc.ir.layer_state.state_tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.passes.attended import Attended
-from sscc.passes.layer_threading import Rewritten, StateThreader, Values, slot_inputs
+from sscc.passes.layer_threading import Rewritten, StateThreader, Values
 from sscc.passes.row_layers import RowLayer
 
 
@@ -58,8 +58,8 @@ class IndexThreader(StateThreader):
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
-        if self.entry == "decode":
-            position, _, active = slot_inputs(self.facts)
+        if self.is_step:
+            position, _, active = self.step_inputs()
             return self.rebuild([self.keys], [position, active], self._step)
         return self.rebuild([self.prompt], self.chunk_inputs(), self._chunk)
 
@@ -88,9 +88,9 @@ class ChosenThreader(RowLayer):
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
-        if self.entry == "decode":
+        if self.is_step:
             stores = [self.argument(self.states[stream.store]) for stream in self.streams]
-            position, _, active = slot_inputs(self.facts)
+            position, _, active = self.step_inputs()
             return self.rebuild(stores, [position, active], self._step)
         return self.rebuild(self.prompt_rows(), self.chunk_inputs(), self._chunk)
 

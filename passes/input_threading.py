@@ -34,7 +34,7 @@ from sscc.ir.layer_state.row_streams import INPUTS, Stream
 from sscc.ir.layer_state.state_tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.rewriting import is_rematerialised
-from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, filled, slot_inputs
+from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, filled
 from sscc.passes.transposes import sink_transposes, transposed
 
 TOKENS_LAST = (0, 2, 1)
@@ -76,8 +76,8 @@ class InputThreader(StateThreader):
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
-        if self.entry == "decode":
-            position, _, active = slot_inputs(self.facts)
+        if self.is_step:
+            position, _, active = self.step_inputs()
             function = self.rebuild([self.ring], [position, active], self._step)
         else:
             function = self.rebuild([self.before], self.chunk_inputs(), self._chunk)

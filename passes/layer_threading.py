@@ -20,6 +20,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
+from sscc.ir.choices import STEPS
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.row_streams import state_name
@@ -49,6 +50,7 @@ class LayerThreader(ABC):
         layer: number of the layer.
         entry: entry whose function is rewritten.
         slots: number of slots whose state this rank has.
+        tokens: number of tokens of a slot in a step, which follow one another.
         free_size: size that shapes of states have as None, because only the model determines it.
     """
 
@@ -62,6 +64,7 @@ class LayerThreader(ABC):
         self.entry = function.attributes["sscc.entry"].value
         self.element = self.operator.results[0].type.element_type
         self.slots, self.free_size = facts.batch, 0
+        self.tokens = self.operator.results[0].type.shape[0] // facts.batch if self.is_step else 1
 
     @abstractmethod
     def rewrite(self) -> Any:
@@ -75,6 +78,15 @@ class LayerThreader(ABC):
         elements |= {"f32": ir.F32Type.get(), "bf16": ir.BF16Type.get()}
         name = state_name(state.name, self.group.name) if self.group.beside else state.name
         return Argument("state", name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
+
+    @property
+    def is_step(self) -> bool:
+        """True in an entry that feeds tokens to all slots; False in prefill."""
+        return self.entry in STEPS
+
+    def step_inputs(self) -> list[Argument]:
+        """Return the inputs of a step: `position`, `base` and `active` [Q] of its tokens."""
+        return slot_inputs(self.facts.batch * self.tokens)
 
     def chunk_inputs(self) -> list[Argument]:
         """Return the inputs of a chunk: `start` and `length`."""
@@ -168,11 +180,12 @@ class StateThreader(LayerThreader):
         """Return the geometry of the rows of a group of these sizes, where layers that attend have `geometry`."""
 
 
-def slot_inputs(facts: ProgramFacts) -> list[Argument]:
-    """Return the inputs of a decode step that have a number for each slot: `position`, `base` and `active`."""
-    slots = tensor_type([facts.batch], ir.IntegerType.get_signless(64))
-    flags = tensor_type([facts.batch], ir.IntegerType.get_signless(1))
-    return [Argument("input", "position", slots), Argument("input", "base", slots), Argument("input", "active", flags)]
+def slot_inputs(tokens: int) -> list[Argument]:
+    """Return the inputs of a step of `tokens` tokens that have a number for each: `position`, `base` and `active`."""
+    numbers = tensor_type([tokens], ir.IntegerType.get_signless(64))
+    flags = tensor_type([tokens], ir.IntegerType.get_signless(1))
+    kinds = {"position": numbers, "base": numbers, "active": flags}
+    return [Argument("input", name, type_) for name, type_ in kinds.items()]
 
 
 def end_name(what: str, layer: int, beside: str = "") -> str:

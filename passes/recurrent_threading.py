@@ -19,7 +19,7 @@ from sscc.ir.layer_state.recurrent import Recurrent, state_geometry
 from sscc.ir.layer_state.row_streams import RECURRENT, Stream
 from sscc.ir.layer_state.state_tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
-from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, slot_inputs
+from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values
 
 OPERANDS = ("query", "key", "value", "decay")
 OPTIONAL = ("rate", "beta")
@@ -58,8 +58,8 @@ class RecurrentThreader(StateThreader):
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
-        if self.entry == "decode":
-            _, _, active = slot_inputs(self.facts)
+        if self.is_step:
+            _, _, active = self.step_inputs()
             return self.rebuild([self.state], [active], self._step)
         function = self.rebuild([self.prompt], self.chunk_inputs(), self._chunk)
         self._add_end()

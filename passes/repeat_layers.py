@@ -81,7 +81,8 @@ class RepeatLayers(Pass):
         if kinds is None:
             return
         parts = {function.name.value: function for function in functions(module)}
-        for entry in ("prefill", "decode"):
+        captured = [part.attributes["sscc.entry"].value for part in parts.values() if "sscc.layer" in part.attributes]
+        for entry in dict.fromkeys(captured):
             _confirm(parts, entry, kinds)
             _confirm_sources(parts, entry, kinds)
             for layer, first in enumerate(kinds.first):

@@ -18,7 +18,7 @@ from sscc.ir.layer_state.stores import FIRST
 from sscc.ir.locations import origin_of
 from sscc.ir.operations import CachedAttention
 from sscc.passes.attended import Attended, ThreadCacheErrors
-from sscc.passes.layer_threading import Rewritten, Values, appended, parted, slot_inputs
+from sscc.passes.layer_threading import Rewritten, Values, appended, parted
 from sscc.passes.row_endings import IndexedEnding, RowEnding
 from sscc.passes.row_layers import RowLayer
 
@@ -29,7 +29,7 @@ class RowThreader(RowLayer):
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
         self.check()
-        if self.entry == "decode":
+        if self.is_step:
             return self.rewrite_decode()
         if self.shares:
             inputs = [*self.prompt_rows(), *self.chunk_inputs()]
@@ -66,7 +66,7 @@ class RowThreader(RowLayer):
     def decode_inputs(self) -> list[Argument]:
         """Return the inputs of a decode step."""
         own = (Argument("input", name, ir.IndexType.get()) for name in self.numbers)
-        return [*slot_inputs(self.facts), *own]
+        return [*self.step_inputs(), *own]
 
     def _decode_attention(self, values: Values, added: list[ir.Value]) -> Rewritten:
         attended = Attended.by(self.attention, values)
@@ -82,9 +82,8 @@ class RowThreader(RowLayer):
             now = [kv.UpdateRows(cache, self.encoded(new), row, active, cache.type).updated for cache, new in rows]
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
-        flags = tensor_type(
-            [self.slots, self.geometry.covered_rows + len(more) * self.geometry.topk], ir.IntegerType.get_signless(1)
-        )
+        covered = self.geometry.covered_rows + len(more) * self.geometry.topk
+        flags = tensor_type([self.slots * self.tokens, covered], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, base, active, topk, index, flags).valid
         out = self.cached_attention(attended, valid, (now, None), *more)
         if self.split and self.peers is not None:

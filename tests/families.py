@@ -377,10 +377,10 @@ class Compiler:
 
     def _import(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str) -> Path:
         """The dump that a capture gives: made once for all geometries of one context."""
-        key = (checkpoint, g.max_context, batch, chunk, dtype)
+        key = (checkpoint, g.max_context, g.spare, batch, chunk, dtype)
         if key not in self._imports:
             file = self._imports[key] = self._folder / f"{len(self._imports)}.captured.mlir"
-            shape = cache_options(replace(g, spare=0)) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
+            shape = cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
             compile_model(CompileOptions(checkpoint, file, compile_to="import", **shape))
         return self._imports[key]
 

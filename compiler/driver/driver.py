@@ -468,13 +468,15 @@ def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry
 
 
 def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Capture:
-    """Capture both entries of a model. Raises UnsupportedError, whose message begins with suspicious properties of the
+    """Capture the entries of a model. Raises UnsupportedError, whose message begins with suspicious properties of the
     model's class, usually the cause."""
     checkpoint, shape = opened.checkpoint, opened.shape
     config, context = checkpoint.config, shape.geometry.max_context
     if config is None:
         assert checkpoint.program is not None
-        return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
+        return capture(
+            checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context, drafted=shape.geometry.spare
+        )
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
     logits = logits_width(model)
@@ -496,7 +498,10 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
         check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
 
     try:
-        return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
+        return capture(
+            model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check,
+            drafted=shape.geometry.spare,
+        )  # fmt: skip
     except UnsupportedError as error:
         reasons = [*suspicions(config), *module_suspicions(config, model), *lost_scores(model)]
         if reasons:

@@ -1,7 +1,8 @@
 """Capture: a transformers decoder, or a user's ExportedProgram, becomes two static torch programs.
 
-`prefill` processes one sequence in chunks of C tokens ([1, C]); `decode` processes B slots of one token ([B, 1]). Both
-call `sscc::attention` once per layer and have no cache: the compiler threads it through later. No weight bytes are
+`prefill` processes one sequence in chunks of C tokens ([1, C]), `decode` one token of each of B slots ([B, 1]),
+`verify` V + 1 tokens of each ([B * (V + 1), 1], those of a slot one after another). All call `sscc::attention` once per
+layer and have no cache: the compiler threads it through later. No weight bytes are
 touched: parameters live on the meta device and become named arguments. Buffers that no checkpoint holds (rotary
 frequencies, embedding scales) are computed from the config and kept as constants.
 """
@@ -31,6 +32,7 @@ from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.compiler.frontend.stateful import TARGETS
+from sscc.ir.choices import DECODE, VERIFY
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
@@ -156,9 +158,10 @@ class Captured:
 
 @dataclass(frozen=True)
 class Capture:
-    """Both entries of a model, and the values of its constants.
+    """The entries of a model, and the values of its constants.
 
     Attributes:
+        verify: a step of several tokens per slot, if the program has one.
         weight_shapes: shape of every weight that an entry uses, by its name in the checkpoint.
         constants: values by name, on the CPU.
         kinds: kinds of layers, of which only some are captured; None if every layer is.
@@ -169,6 +172,13 @@ class Capture:
     weight_shapes: dict[str, tuple[int, ...]]
     constants: dict[str, torch.Tensor]
     kinds: LayerKinds | None
+    verify: Captured | None = None
+
+    @property
+    def entries(self) -> dict[str, Captured]:
+        """The captured entries, by name."""
+        several = {} if self.verify is None else {VERIFY: self.verify}
+        return {"prefill": self.prefill, DECODE: self.decode, **several}
 
 
 class _DecoderFunction(torch.nn.Module):
@@ -202,8 +212,9 @@ def capture(
     max_context: int,
     kinds: LayerKinds | None = None,
     check: Callable[[Captured], None] = lambda prefill: None,
+    drafted: int = 0,
 ) -> Capture:
-    """Export `model` at [1, chunk] and [batch, 1].
+    """Export `model` at [1, chunk] and [batch, 1], and with `drafted` at [batch * (drafted + 1), 1].
 
     Args:
         model: from `construction.build_model`, or an ExportedProgram over (ids, positions), both [b, s] and dynamic.
@@ -212,6 +223,7 @@ def capture(
         max_context: longest sequence that will be run, in tokens; a sliding window of at least this size has no effect.
         kinds: capture only the first and last layer of each kind.
         check: called with the captured prefill, to refuse it before decode is exported, which takes equally long.
+        drafted: maximum number V of drafted tokens per slot that a step verifies; 0 for a program without such steps.
 
     Raises:
         UnsupportedError: the model cannot be exported; the message has torch's first reason.
@@ -228,11 +240,13 @@ def capture(
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
         check(prefill)
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
+        several = (batch * (drafted + 1), 1)
+        verify = _export(entry, several, False, aliases, set(constants)) if drafted else None
     shapes: dict[str, tuple[int, ...]] = {}
     for captured in (prefill, decode):
         shapes |= _weight_shapes(captured)
         constants = captured.values | constants
-    return Capture(prefill, decode, _all_layers(shapes, kinds), constants, kinds)
+    return Capture(prefill, decode, _all_layers(shapes, kinds), constants, kinds, verify)
 
 
 @contextmanager

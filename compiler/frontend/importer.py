@@ -70,23 +70,23 @@ def _relative(file: str) -> str:
 def import_capture(
     captured: Capture, facts: ProgramFacts, geometry: Geometry, rules: Sequence[CapturedRule] = ()
 ) -> ir.Module:
-    """Return the module of level `import`, with the functions `prefill` and `decode`, and one for each of `rules`."""
+    """Return the module of level `import`, with a function for each captured entry and each of `rules`."""
     with mlir() as context:
         importer = FxImporter(context=context)
         locations = SourceLocations(context, py_attr_tracker=importer._py_attr_tracker)
         locations.path_prefix = captured.prefill.path_prefix
         importer._cc = locations
-        for name, entry in (("prefill", captured.prefill), ("decode", captured.decode)):
+        for name, entry in captured.entries.items():
             importer.import_stateless_graph(entry.graph, func_name=name)
         locations.path_prefix = ""
         for number, rule in enumerate(rules):
             importer.import_stateless_graph(rule.graph, func_name=f"rule.{rule.name}.{number}")
         module: ir.Module = importer.module
         set_facts(module, facts, geometry)
-        prefill, decode, *of_rules = functions(module)
-        _name_arguments(prefill, captured.prefill)
-        _name_arguments(decode, captured.decode)
-        for function, rule in zip(of_rules, rules, strict=True):
+        imported = functions(module)
+        for entry, function in zip(captured.entries.values(), imported, strict=False):
+            _name_arguments(function, entry)
+        for function, rule in zip(imported, rules, strict=True):
             _make_rule(function, rule)
         _raise_operators(module)
         set_kinds(module, captured.kinds)

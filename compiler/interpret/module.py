@@ -25,7 +25,7 @@ from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction, ha
 from sscc.compiler.interpret.signatures import program_signature, query_heads
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
-from sscc.ir.choices import SCORE
+from sscc.ir.choices import SCORE, STEPS
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
@@ -49,7 +49,7 @@ class EvaluatedModuleErrors(ErrorKind):
     WEIGHT_SHAPE = InputError, "the {role} {tensor!r} has shape [{shape}], the module needs {expected}"
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
-ENTRIES = ("prefill", "decode", SCORE)
+ENTRIES = ("prefill", *STEPS, SCORE)
 _ALGORITHM = (experts, kv_cache, learned_index, recurrence, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,

@@ -242,6 +242,10 @@ class CompileOptions:
         None, "sequences decoded together", "SLOTS", group=GRAPH, default=str(DEFAULT_BATCH), least=1,
         of_models=True, in_dump=True,
     )  # fmt: skip
+    verify: int | None = option(
+        None, "drafted tokens of a slot that one step can verify; 0 for a program without such steps", "TOKENS",
+        group=GRAPH, default="0", least=0, of_models=True, in_dump=True,
+    )  # fmt: skip
     prefill_chunk: int | None = option(
         None, "prompt tokens per prefill chunk", "TOKENS", group=GRAPH, default=f"up to {DEFAULT_CHUNK}",
         least=MIN_CHUNK, in_dump=True,
@@ -471,6 +475,7 @@ class CompileOptions:
             "policy": policy,
             "landmark_bits": bits,
             "fetch": self.kv_fetch,
+            "spare": self.verify or 0,
         }
         room = max(0, context - (self.kv_recent or 1) - (topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
@@ -534,6 +539,7 @@ class CompileArguments(TypedDict, total=False):
     kv_dtype: str | None
     max_context: int | None
     batch: int | None
+    verify: int | None
     prefill_chunk: int | None
     dtype: str | None
     tp: int | None
@@ -579,7 +585,7 @@ def compile_options_of(model: str | os.PathLike[str], arguments: CompileArgument
 def cache_options(geometry: Geometry) -> dict[str, Any]:
     """Return the options of `CompileOptions` that give exactly this geometry."""
     values = geometry.to_dict()
-    options = {"max_context": values.pop("max_context")}
+    options = {"max_context": values.pop("max_context"), "verify": values.pop("spare", 0)}
     layer_topk = values.pop("layer_topk", [])
     if layer_topk:
         options["kv_topk_per_layer"] = ",".join(map(str, layer_topk))

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LayerGroup
-from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
+from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE, STEPS, step_tensor
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.target import Target
@@ -53,7 +53,11 @@ class ContractErrors(ContractKind):
     SELECTION_VARIES = "kernel {kernel!r}, stage {stage!r} selects a number of positions that is not constant"
 
 
-_OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",), SCORE: ("logits",)}
+_OUTPUTS = {
+    "prefill": ("prefill_logits",),
+    **{name: (step_tensor(name, "logits"),) for name in STEPS},
+    SCORE: ("logits",),
+}
 
 
 _Kind = tuple[str, str, tuple[int | None, ...]]
@@ -82,8 +86,9 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
         longest=max(signature.layers, signature.chunks(signature.geometry.max_context)),
     )
     protocol.check(report.entry("prefill"))
-    _check_written(report.entry("decode"), 0)
-    _check_kept(report.entry("decode"), 0, _stepped(signature))
+    for entry in signature.step_tokens:
+        _check_written(report.entry(entry), 0)
+        _check_kept(report.entry(entry), 0, _stepped(signature))
     for number, _ in enumerate(protocol.score_samples().get(SCORE, ())):
         _check_written(report.entry(SCORE), number)
     return report
@@ -198,16 +203,18 @@ def _check_written(report: EntryReport, number: int) -> None:
 def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
     """Return the inputs of each entry, in order."""
     entries: dict[str, dict[str, _Kind]] = {SCORE: {}} if s.scores_prompts else {}
-    return entries | {
-        "prefill": dict.fromkeys(("tokens", POSITION_IDS), ("input", "i64", (1, s.scratch_tokens))),
-        "decode": {
-            "token": ("input", "i64", (s.batch, 1)),
-            POSITION_ID: ("input", "i64", (s.batch, 1)),
-            "position": ("input", "i64", (s.batch,)),
-            "base": ("input", "i64", (s.batch,)),
-            "active": ("input", "i1", (s.batch,)),
-        },
-    }
+    entries["prefill"] = dict.fromkeys(("tokens", POSITION_IDS), ("input", "i64", (1, s.scratch_tokens)))
+    for entry, each in s.step_tokens.items():
+        tokens = s.batch * each
+        kinds: dict[str, _Kind] = {
+            "token": ("input", "i64", (tokens, 1)),
+            POSITION_ID: ("input", "i64", (tokens, 1)),
+            "position": ("input", "i64", (tokens,)),
+            "base": ("input", "i64", (tokens,)),
+            "active": ("input", "i1", (tokens,)),
+        }
+        entries[entry] = {step_tensor(entry, name): kind for name, kind in kinds.items()}
+    return entries
 
 
 def _tensors(s: Signature) -> dict[str, _Kind]:
@@ -215,8 +222,9 @@ def _tensors(s: Signature) -> dict[str, _Kind]:
     progress."""
     known: dict[str, _Kind] = {
         "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
-        "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
     }
+    for entry, each in s.step_tokens.items():
+        known[step_tensor(entry, "logits")] = ("output", s.dtype, (s.batch * each, s.vocab_size))
     for group, state in s.states:
         known |= _tensors_of(s, group, state)
     return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
@@ -285,7 +293,7 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
         raise ContractErrors.ENTRIES(entries=[entry.name for entry in program.entries], expected=list(inputs))
     prefill = (*signature.prefill_scalars(1), *([RANK] if _ranks_of(program) else []))
     scalars: dict[str, tuple[tuple[str, ...], int]] = {
-        "prefill": (prefill, len(CURSOR)), "decode": ((), 0), SCORE: ((FIRST,), 0)
+        "prefill": (prefill, len(CURSOR)), **dict.fromkeys(STEPS, ((), 0)), SCORE: ((FIRST,), 0)
     }
     for entry in program.entries:
         takes, gives = scalars[entry.name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup
-from sscc.ir.choices import CURSOR, REUSED
+from sscc.ir.choices import CURSOR, DECODE, REUSED, VERIFY
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.layer_state.rows import Rows
@@ -55,6 +55,17 @@ class Signature:
     def layers(self) -> int:
         """Number of decoder layers (L)."""
         return self.plan.layers
+
+    @property
+    def drafted(self) -> int:
+        """Maximum number V of drafted tokens of a slot that a step of the entry `verify` takes, behind the slot's next
+        token; 0 for a program without that entry."""
+        return self.geometry.spare
+
+    @cached_property
+    def step_tokens(self) -> dict[str, int]:
+        """Number of tokens that a step feeds to each slot, by entry."""
+        return {DECODE: 1} | ({VERIFY: self.drafted + 1} if self.drafted else {})
 
     @property
     def sizes(self) -> ProgramSizes:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from sscc.ir.choices import FIRST, SCORE
+from sscc.ir.choices import DECODE, FIRST, SCORE, VERIFY, step_tensor
 from sscc.ir.files import mapped, replacing
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -286,6 +286,55 @@ class Session:
         self._slots.advance(active)
         return logits
 
+    def verify(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Array]:
+        """Feed up to V + 1 tokens to each of some slots, from the slot's next position on, and keep none of them yet:
+        `accept` keeps the first ones. Tokens that are not accepted leave no trace.
+
+        Args:
+            tokens: the tokens by slot.
+
+        Returns:
+            Logits [n, V] after each of a slot's n tokens, by slot. The first m rows equal those of `decode` with the
+            first m tokens, bit for bit.
+
+        Raises:
+            UsageError: the program has no entry `verify` (`Signature.drafted`), a slot has no prompt or no room for
+                its tokens, or a token is out of range.
+        """
+        fed = np.zeros((self.signature.batch, self.signature.drafted + 1), np.int64)
+        count = np.zeros(self.signature.batch, np.int64)
+        for slot, given in tokens.items():
+            self._slots.check(slot)
+            if len(given) > fed.shape[1]:
+                raise SessionErrors.TOO_MANY_TOKENS(slot=slot, tokens=len(given), most=fed.shape[1])
+            count[slot] = len(given)
+            fed[slot, : len(given)] = [checked_token(token, slot, self.signature) for token in given]
+        logits = self.verify_step(fed, count)
+        return {slot: _plain(logits[slot, : len(given)]) for slot, given in tokens.items()}
+
+    def verify_step(self, tokens: Array, count: Array) -> Array:
+        """Feed count[b] tokens to slot b: `verify` without a loop or a copy.
+
+        Args:
+            tokens: [B, V + 1] i64; the first count[b] of row b are fed.
+            count: [B] i64, 0 .. V + 1.
+
+        Returns a live view of the logits [B, V + 1, vocabulary] in the program's dtype, valid until the next call; rows
+        without a token are undefined. Raises UsageError as `verify` does.
+        """
+        slots = self._slots
+        slots.check_verify(tokens, count)
+        real = np.arange(tokens.shape[1]) < count[:, None]
+        outputs, _ = self._run(VERIFY, slots.inputs(VERIFY, tokens, slots.position, real))
+        slots.fed[:] = count
+        return outputs[step_tensor(VERIFY, "logits")].reshape(*tokens.shape, -1)
+
+    def accept(self, count: Array) -> None:
+        """Keep the first count[b] tokens [B] i64 that the latest `verify` fed to slot b. Raises UsageError for more
+        tokens than it fed."""
+        self._slots.check_accept(count)
+        self._slots.advance(count)
+
     def score(self, first: int) -> Array:
         """Return logits after positions `first` .. `first` + B - 1 of the latest prompt.
 
@@ -325,7 +374,7 @@ class Session:
 
     def _decode(self, tokens: Array, position: Array, active: Array) -> Array:
         """Run a decode step. Return a live view of the logits."""
-        outputs, _ = self._run("decode", self._slots.inputs(tokens, position, active))
+        outputs, _ = self._run(DECODE, self._slots.inputs(DECODE, tokens[:, None], position, active[:, None]))
         return outputs["logits"]
 
     def _run(
@@ -339,7 +388,10 @@ class Session:
             end = perf_counter_ns()
             self.interpreter_ns += end - start
             if self.tracer is not None:
-                facts = {"slots": int(inputs["active"].sum())} if scalars is None else dict(scalars)
+                facts = dict(scalars or {})
+                if scalars is None:
+                    active = inputs[step_tensor(entry, "active")].reshape(self.signature.batch, -1)
+                    facts = {"slots": int(active.any(1).sum()), "tokens": int(active.sum())}
                 self.tracer.span(entry, start, end, facts)
 
     def start_trace(self, capacity: int = CAPACITY) -> Tracer:

@@ -59,6 +59,15 @@ class SessionErrors(ErrorKind):
         "a decode step takes tokens int64 [{slots}] and active bool [{slots}], not {tokens_dtype} [{tokens_shape}] and "
         "{active_dtype} [{active_shape}]",
     )
+    NO_VERIFY = UsageError, "the program has no step of several tokens: compile with --verify"
+    VERIFY_ARRAYS = (
+        UsageError,
+        "a step of several tokens takes tokens int64 [{slots}, {tokens}] and their count int64 [{slots}], not "
+        "{tokens_dtype} [{tokens_shape}] and {count_dtype} [{count_shape}]",
+    )
+    TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step, the program has 0 .. {most}"
+    NO_ROOM = UsageError, "slot {slot} has room for {room} more tokens, but the step has {tokens}"
+    ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens, the latest step of several fed it {fed}"
     STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
     NO_STAGES = UsageError, "stages can only be watched in a program of one rank that runs a schedule"
     NO_IDENTITY = UsageError, "slots can only be saved and loaded by a session of an artifact with its own weights"

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from sscc.ir.choices import POSITION_ID
+from sscc.ir.choices import POSITION_ID, step_tensor
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.prompt import Prompt, checked_token
@@ -21,6 +21,7 @@ class Slots:
         position: [B] i64, the number of the next token among those that were prefilled or fed.
         last_token: [B] i64, the last token of the prompt.
         room: [B] i64, tokens that can still be fed; 0 for a slot without a prompt.
+        fed: [B] i64, tokens of the latest step of several tokens that can still be accepted.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -33,14 +34,8 @@ class Slots:
         self._base = np.zeros(batch, np.int64)  # the first row of the ring
         self._left_out = np.zeros(batch, np.int64)  # tokens of the text that were not prefilled
         self._prompts: list[Prompt | None] = [None] * batch
-        self._tokens, self._position_ids = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
-        self._inputs: dict[str, Array] = {
-            "token": self._tokens[:, None],
-            POSITION_ID: self._position_ids[:, None],
-            "position": np.zeros(batch, np.int64),
-            "base": np.zeros(batch, np.int64),
-            "active": np.zeros(batch, np.bool_),
-        }
+        self.fed = np.zeros(batch, np.int64)
+        self._inputs = {entry: _StepInputs(entry, batch, tokens) for entry, tokens in signature.step_tokens.items()}
 
     def __str__(self) -> str:
         filled = np.flatnonzero(self.prompt_length).tolist()
@@ -51,6 +46,7 @@ class Slots:
         """Record that a prompt is in a slot."""
         length = len(prompt.tokens)
         self.prompt_length[slot] = self.position[slot] = length
+        self.fed[slot] = 0
         self.last_token[slot] = prompt.tokens.tokens[-1]
         self.room[slot] = self._signature.geometry.max_context - prompt.tokens.text_length
         self._base[slot] = self._signature.plan.main.geometry.base(length)
@@ -59,7 +55,7 @@ class Slots:
 
     def empty(self, slot: int) -> None:
         """Forget a slot's sequence."""
-        self.prompt_length[slot] = self.room[slot] = 0
+        self.prompt_length[slot] = self.room[slot] = self.fed[slot] = 0
         self._prompts[slot] = None
 
     def prompt(self, slot: int) -> Prompt:
@@ -74,20 +70,21 @@ class Slots:
         self.check_filled(slot)
         return int(self.position[slot] + self._left_out[slot])
 
-    def inputs(self, tokens: Array, position: Array, active: Array) -> dict[str, Array]:
-        """Return the inputs of a decode step, good until the next call; those of slots that are not active are 0."""
-        inputs = self._inputs
-        np.multiply(tokens, active, out=self._tokens)
-        np.multiply(position, active, out=inputs["position"])
-        np.multiply(position + self._left_out, active, out=self._position_ids)
-        np.multiply(self._base, active, out=inputs["base"])
-        np.copyto(inputs["active"], active)
-        return inputs
+    def inputs(self, entry: str, tokens: Array, position: Array, active: Array) -> dict[str, Array]:
+        """Return the inputs of a step, good until the next step; those of tokens that are not active are 0.
 
-    def advance(self, active: Array) -> None:
-        """Record that a token was fed to every active slot."""
-        self.position += active
-        self.room -= active
+        Args:
+            entry: `decode` or `verify`, which takes n tokens of each slot.
+            tokens, active: [B, n].
+            position: [B], position of each slot's first token.
+        """
+        return self._inputs[entry].filled(tokens, position, self._base, self._left_out, active)
+
+    def advance(self, count: Array) -> None:
+        """Record that a number of tokens [B] was fed to each slot for good."""
+        self.position += count
+        self.room -= count
+        self.fed[:] = 0
 
     # -- checks
 
@@ -120,12 +117,68 @@ class Slots:
             )  # fmt: skip
         largest = tokens.view(np.uint64).max(where=active, initial=0)  # a negative token becomes 2**63 or more
         if largest >= self._signature.vocab_size or self.room.min(where=active, initial=1) <= 0:
-            self._refuse(tokens, active)
+            self._refuse(tokens[:, None], active.astype(np.int64))
 
-    def _refuse(self, tokens: Array, active: Array) -> NoReturn:
-        for slot in np.flatnonzero(active).tolist():
-            checked_token(tokens[slot], slot, self._signature)
-            held = self.text_position(slot)
-            if held >= self._signature.geometry.max_context:
+    def check_verify(self, tokens: Array, count: Array) -> None:
+        """Check the arguments of a step of several tokens. Raises UsageError for a program without such steps, for
+        arrays of another form, and for the first slot that cannot take its tokens."""
+        signature = self._signature
+        if not signature.drafted:
+            raise SessionErrors.NO_VERIFY()
+        shape = (signature.batch, signature.drafted + 1)
+        if tokens.shape != shape or count.shape != shape[:1] or tokens.dtype != np.int64 or count.dtype != np.int64:
+            raise SessionErrors.VERIFY_ARRAYS(
+                slots=shape[0], tokens=shape[1], tokens_dtype=tokens.dtype, tokens_shape=tokens.shape,
+                count_dtype=count.dtype, count_shape=count.shape,
+            )  # fmt: skip
+        for slot in np.flatnonzero((count < 0) | (count > shape[1])).tolist():
+            raise SessionErrors.TOO_MANY_TOKENS(slot=slot, tokens=int(count[slot]), most=shape[1])
+        largest = tokens.view(np.uint64).max(where=self._real(count), initial=0)
+        if largest >= signature.vocab_size or (count > self.room).any():
+            self._refuse(tokens, count)
+
+    def check_accept(self, count: Array) -> None:
+        """Raise UsageError for a slot that shall keep more tokens than the latest step of several tokens fed it."""
+        for slot in np.flatnonzero((count < 0) | (count > self.fed)).tolist():
+            raise SessionErrors.ACCEPTED(slot=slot, tokens=int(count[slot]), fed=int(self.fed[slot]))
+
+    def _real(self, count: Array) -> Array:
+        """Return which tokens [B, V + 1] of a step are real: the first count[b] of slot b."""
+        return np.arange(self._signature.drafted + 1) < count[:, None]
+
+    def _refuse(self, tokens: Array, count: Array) -> NoReturn:
+        for slot in np.flatnonzero(count).tolist():
+            for token in tokens[slot, : count[slot]]:
+                checked_token(token, slot, self._signature)
+            held, room = self.text_position(slot), int(self.room[slot])
+            if room <= 0:
                 raise SessionErrors.SLOT_FULL(slot=slot, tokens=held)
+            if count[slot] > room:
+                raise SessionErrors.NO_ROOM(slot=slot, tokens=int(count[slot]), room=room)
         raise SessionErrors.STEP_REFUSED()
+
+
+class _StepInputs:
+    """Inputs of a step of n tokens per slot, in arrays that every step reuses."""
+
+    def __init__(self, entry: str, batch: int, tokens: int) -> None:
+        self._ahead = np.arange(tokens)
+        numbers = ("token", POSITION_ID, "position", "base")
+        self._by_name: dict[str, Array] = {name: np.zeros((batch, tokens), np.int64) for name in numbers}
+        self._active = np.zeros((batch, tokens), np.bool_)
+        columns = {name: array.reshape(-1) for name, array in self._by_name.items()}
+        columns["active"] = self._active.reshape(-1)
+        columns |= {name: columns[name][:, None] for name in ("token", POSITION_ID)}
+        self._given = {step_tensor(entry, name): columns[name] for name in (*numbers, "active")}
+
+    def filled(self, tokens: Array, position: Array, base: Array, left_out: Array, active: Array) -> dict[str, Array]:
+        """Return the inputs of a step: see `Slots.inputs`."""
+        inputs = self._by_name
+        places = position[:, None] + self._ahead
+        np.multiply(tokens, active, out=inputs["token"])
+        np.multiply(places, active, out=inputs["position"])
+        np.multiply(places + left_out[:, None], active, out=inputs[POSITION_ID])
+        np.multiply(base[:, None], active, out=inputs["base"])
+        np.copyto(self._active, active)
+        return self._given
+

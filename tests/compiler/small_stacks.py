@@ -110,16 +110,16 @@ def artifacts_in(
         return folder / f"{family}.{dtype}"
 
     @cache
-    def captured(family: str, dtype: str) -> Path:
-        file = folder / f"{family}.{dtype}.import.mlir"
-        shape = cache_options(geometry(family, first)) | {"batch": BATCH, "prefill_chunk": CHUNK}
+    def captured(family: str, dtype: str, drafted: int) -> Path:
+        file = folder / f"{family}.{dtype}.{drafted}.import.mlir"
+        shape = cache_options(geometry(family, first)) | {"batch": BATCH, "prefill_chunk": CHUNK, "verify": drafted}
         compile_model(CompileOptions(checkpoint(family, dtype), file, compile_to="import", **shape))
         return file
 
     @cache
     def graph(family: str, way: str, dtype: str) -> Path:
         start, file = (folder / f"{family}.{way}.{dtype}.{end}" for end in ("mlir", "graph.mlir"))
-        adapted(captured(family, dtype), start, geometry(family, way))
+        adapted(captured(family, dtype, geometry(family, way).spare), start, geometry(family, way))
         compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
         return file
 

@@ -1,0 +1,198 @@
+"""Steps of several tokens: after any sequence of accepted and rejected tokens, a slot is as if its tokens had been fed
+one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    DeepseekV3Config,
+    Gemma4TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from sscc.compiler.driver.driver import compile_model
+from sscc.compiler.driver.dumps import read_dump
+from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.capture import config_constants
+from sscc.compiler.frontend.checkpoint_tensors import to_arrays
+from sscc.compiler.frontend.construction import build_model
+from sscc.compiler.interpret.module import module_session, stored_layout
+from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.ir.context import mlir
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.tensor_files import reading, stack_tensors
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.backends.reference.arrays import to_tensors
+from sscc.runtime.session.session import Session, interpreter_of
+from sscc.runtime.session.session_errors import SessionErrors
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import CONTEXT, SHAPE, SMALL, Artifacts, loaded, opened
+from tests.compiler.test_chunked_layers import LLAMA4
+from tests.errors import raises
+from tests.families import random_tokens
+
+DRAFTED = 3
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE, num_hidden_layers=2),
+    "gemma3": small_stacks.GEMMA3,
+    "latent": DeepseekV3Config(
+        **(SHAPE | {"num_key_value_heads": 4}), num_hidden_layers=2, q_lora_rank=None, kv_lora_rank=16,
+        qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1,
+    ),
+    "chunked": LLAMA4,
+    "shared": Gemma4TextConfig(
+        **SHAPE, num_hidden_layers=4, head_dim=8, global_head_dim=8, hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=96, layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=10,
+        num_kv_shared_layers=2,
+    ),
+    "sinks": GptOssConfig(
+        **SHAPE, num_hidden_layers=2, head_dim=8, sliding_window=10, num_local_experts=3, num_experts_per_tok=2
+    ),
+}  # fmt: skip
+SPARE = replace(SMALL, spare=DRAFTED)
+WAYS: dict[str, Geometry] = {
+    "small": SPARE,
+    "everything": replace(small_stacks.EVERYTHING, spare=DRAFTED),
+    "int8": replace(SPARE, dtype="int8"),
+    "indexed": replace(SPARE, rows="indexed"),
+    "budgets": SPARE.with_layers((5, 1)),
+}
+
+
+def geometry(family: str, way: str = "small") -> Geometry:
+    return WAYS[way]
+
+
+@cache
+def random_model(family: str, dtype: str = "f32") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], operator.IMPLEMENTATION, dtype)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    return small_stacks.artifacts_in(tmp_path_factory.mktemp("verify"), random_model, geometry, "small")
+
+
+def check_verified(session: Session, lengths: tuple[int, ...], tolerance: float = 0.0, steps: int = 12) -> None:
+    """Feed random tokens to all slots one by one, and then in steps of random numbers of right and wrong tokens."""
+    random = np.random.default_rng(sum(lengths))
+    prompts = [random_tokens(length, seed=slot) for slot, length in enumerate(lengths)]
+    room = CONTEXT - max(lengths)
+    right = {slot: random.integers(0, 96, room).tolist() for slot in range(len(prompts))}
+    for slot, prompt in enumerate(prompts):
+        session.prefill(slot, prompt)
+    expected = [session.decode({slot: right[slot][at] for slot in right}).copy() for at in range(room)]
+    for slot, prompt in enumerate(prompts):
+        session.prefill(slot, prompt)
+    done = dict.fromkeys(right, 0)
+    for _ in range(steps):
+        most = {slot: min(DRAFTED + 1, room - count) for slot, count in done.items()}
+        fed: dict[int, list[int]] = {}
+        accepted = np.zeros(len(prompts), np.int64)
+        for slot, count in done.items():
+            if not most[slot] or random.random() < 0.1:
+                continue
+            accepted[slot] = random.integers(0, most[slot] + 1)
+            wrong = random.integers(0, 96, most[slot] - accepted[slot]).tolist()
+            fed[slot] = [*right[slot][count : count + accepted[slot]], *wrong]
+        logits = session.verify(fed)
+        session.accept(accepted)
+        for slot, rows in logits.items():
+            for at in range(accepted[slot]):
+                one = expected[done[slot] + at][slot]
+                assert np.linalg.norm(rows[at] - one) <= tolerance * np.linalg.norm(one)
+            done[slot] += int(accepted[slot])
+        if random.random() < 0.3:  # steps of both kinds mix
+            alone = [slot for slot, count in done.items() if count < room]
+            rows = session.decode({slot: right[slot][done[slot]] for slot in alone})
+            for slot in alone:
+                one = expected[done[slot]][slot]
+                assert np.linalg.norm(rows[slot] - one) <= tolerance * np.linalg.norm(one)
+                done[slot] += 1
+
+
+@pytest.mark.parametrize(
+    ("family", "way"),
+    [("llama", "small"), ("llama", "everything"), ("llama", "int8"), ("llama", "indexed"), ("llama", "budgets"),
+     ("gemma3", "int8"), ("latent", "small"), ("chunked", "small"), ("shared", "small"),
+     ("sinks", "small")],
+)  # fmt: skip
+def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifacts: Artifacts) -> None:
+    """Prompts that overflow the budget, fill the ring partly, and nearly nothing; bit for bit on the native one."""
+    session = opened(artifacts(family, way))
+    for lengths in ((30, 5), (12, 21)):
+        check_verified(session, lengths)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_levels_agree(level: int, artifacts: Artifacts) -> None:
+    check_verified(opened(artifacts("llama", "small", level)), (30, 5))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_the_reference_interpreter_agrees(family: str, artifacts: Artifacts) -> None:
+    """It computes products of more rows in another order."""
+    check_verified(opened(artifacts(family), "reference"), (30, 5), tolerance=1e-5)
+
+
+def test_the_unfused_algorithm_agrees(artifacts: Artifacts) -> None:
+    folder = artifacts("llama").parent
+    with mlir():
+        module = read_dump(folder / "llama.small.f32.graph.mlir")
+        layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
+        constants = config_constants(build_model(CONFIGS["llama"], torch.float32), CONTEXT)
+        known = random_model("llama").state_dict() | constants
+        tensors = stack_tensors(layout, reading(to_arrays(known), "the model"))
+        session = module_session(module, to_tensors(tensors))
+    check_verified(session, (30, 5), tolerance=1e-5, steps=5)
+
+
+def test_in_bf16_the_bits_are_the_same(artifacts: Artifacts) -> None:
+    check_verified(opened(artifacts("gemma3", "small", dtype="bf16")), (30, 5))
+
+
+def test_ranks_agree(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Pairs of ranks share a KV head, and each has the rows of one slot."""
+    checkpoint = artifacts("llama").with_name("llama.f32")
+    shape = cache_options(SPARE) | {"batch": 2, "prefill_chunk": small_stacks.CHUNK}
+    compile_model(CompileOptions(checkpoint, tmp_path / "cut.rdu", tp=4, native_code=False, **shape))
+    artifact = loaded(tmp_path / "cut.rdu")
+
+    def run(group: Group) -> None:
+        session = Session(artifact.signature, interpreter_of(artifact, Conditions(group=group), "native"))
+        check_verified(session, (30, 5), steps=5)
+
+    run_ranks(thread_groups(4), run)
+
+
+def test_a_session_refuses_what_a_step_cannot_take(artifacts: Artifacts) -> None:
+    session = opened(artifacts("llama"))
+    session.prefill(0, random_tokens(CONTEXT - 2))
+    with raises(SessionErrors.TOO_MANY_TOKENS, slot=0, tokens=5, most=4):
+        session.verify({0: [1] * 5})
+    with raises(SessionErrors.NO_ROOM, slot=0, tokens=3, room=2):
+        session.verify({0: [1] * 3})
+    with raises(SessionErrors.SLOT_EMPTY, slot=1):
+        session.verify({1: [1]})
+    with raises(SessionErrors.TOKEN, token=96, slot=0, last=95):
+        session.verify({0: [1, 96]})
+    session.verify({0: [1, 2]})
+    with raises(SessionErrors.ACCEPTED, slot=0, tokens=3, fed=2):
+        session.accept(np.array([3, 0]))
+    session.accept(np.array([1, 0]))
+    with raises(SessionErrors.ACCEPTED, slot=0, tokens=1, fed=0):
+        session.accept(np.array([1, 0]))
+    session.decode({0: 3})
+    with raises(SessionErrors.SLOT_FULL, slot=0, tokens=CONTEXT):
+        session.verify({0: [1]})
