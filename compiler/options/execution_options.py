@@ -1,4 +1,4 @@
-"""Options of the commands that execute an artifact, and of speculative prefill."""
+"""Options of the commands that execute an artifact, of speculative prefill, and of speculative decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.option import check_options, flag_of, option
 from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend_names
 
-EXECUTION, SPECULATIVE = "execution", "speculative prefill"
+EXECUTION, SPECULATIVE, SPECULATION = "execution", "speculative prefill", "speculative decoding"
 """Headings of option groups in help."""
 MOST_THREADS = 1 << 14
 DEFAULT_KEEP = 0.3
@@ -44,7 +44,7 @@ class ExecutionOptions(InterpreterOptions):
         None, "checkpoint whose weights replace the artifact's, with the same shapes", "PATH", group=EXECUTION,
         default="the artifact's weights, or the checkpoint that it refers to",
     )  # fmt: skip
-    verify: bool = option(
+    digests: bool = option(
         True, "skip the digest check of the weights, which is otherwise done once, and again when files change",
         group=EXECUTION, flags=("--no-verify",), inverted=True,
     )  # fmt: skip
@@ -61,6 +61,17 @@ class TracedExecutionOptions(ExecutionOptions):
     trace: Path | None = option(
         None, "file for a Perfetto trace (ui.perfetto.dev) of threads, stages and requests, written on exit; - for "
         "stdout, with other output on stderr", "FILE", group=EXECUTION,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationOptions:
+    """Options of speculative decoding."""
+
+    speculate: str | None = option(
+        None, "source of drafted tokens, of which a step verifies several where that is faster: lookup (of the newest "
+        "tokens in prompt and answer), or the artifact of a smaller model with the same tokens", "DRAFT",
+        group=SPECULATION, default="one token a step",
     )  # fmt: skip
 
 

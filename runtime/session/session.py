@@ -57,6 +57,7 @@ from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session_errors import SessionErrors
 from sscc.runtime.session.slot_message import SlotFormat, SlotMessage
 from sscc.runtime.session.slots import Slots
+from sscc.runtime.session.speculation import Speculation, SpeculativeSlot
 from sscc.runtime.session.tracing import CAPACITY, Tracer
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ class Session:
         self._slots.check_step(tokens, active)
         logits = self._decode(tokens, self._slots.position, active)
         self._slots.advance(active)
+        self._slots.fed[:] = 0
         return logits
 
     def verify(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Array]:
@@ -327,13 +329,23 @@ class Session:
         real = np.arange(tokens.shape[1]) < count[:, None]
         outputs, _ = self._run(VERIFY, slots.inputs(VERIFY, tokens, slots.position, real))
         slots.fed[:] = count
+        np.maximum(slots.written, slots.position + count, out=slots.written)
         return outputs[step_tensor(VERIFY, "logits")].reshape(*tokens.shape, -1)
 
     def accept(self, count: Array) -> None:
-        """Keep the first count[b] tokens [B] i64 that the latest `verify` fed to slot b. Raises UsageError for more
-        tokens than it fed."""
+        """Keep the next count[b] tokens [B] i64 of those that the latest `verify` fed to slot b. Raises UsageError for
+        more tokens than it fed."""
         self._slots.check_accept(count)
         self._slots.advance(count)
+        self._slots.fed -= count
+
+    def rewind(self, count: Array) -> None:
+        """Forget the newest count[b] tokens [B] i64 that were fed to slot b; the next token takes their place.
+
+        Raises UsageError for tokens of a prompt, and for more than V tokens back from the last one that was ever
+        written (`Signature.drafted`), because rows that the slot would see again may be overwritten.
+        """
+        self._slots.rewind(count)
 
     def score(self, first: int) -> Array:
         """Return logits after positions `first` .. `first` + B - 1 of the latest prompt.
@@ -409,6 +421,7 @@ class Session:
         eos: Iterable[int] | None = None,
         slot: int = 0,
         seen: Seen | None = None,
+        speculation: Speculation | None = None,
     ) -> Iterator[str]: ...
 
     @overload
@@ -420,6 +433,7 @@ class Session:
         eos: Iterable[int] | None = None,
         slot: int = 0,
         seen: Seen | None = None,
+        speculation: Speculation | None = None,
     ) -> Generation: ...
 
     def generate(
@@ -430,6 +444,7 @@ class Session:
         eos: Iterable[int] | None = None,
         slot: int = 0,
         seen: Seen | None = None,
+        speculation: Speculation | None = None,
     ) -> Iterator[str] | Generation:
         """Prefill a slot with a prompt, and return an iterator over the answer: text pieces for text, tokens for
         tokens.
@@ -441,6 +456,7 @@ class Session:
             max_new_tokens: the limit; None for 64, or the room that is left if that is less.
             eos: tokens that end the answer, which includes them; None for those of the model, empty for none.
             seen: reports the progress of the prefill (`prefill`).
+            speculation: drafts the answer's tokens, which are the same without it; None for plain decoding.
 
         Raises UsageError at the call, not at the first token, if prompt and new tokens exceed max_context, and
         InputError for text where there is no tokenizer.
@@ -448,16 +464,20 @@ class Session:
         if isinstance(prompt, str):
             from sscc.runtime.text.tokenizer import encode, pieces
 
-            tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot, seen)
+            given = encode(self.tokenizer, prompt)
+            tokens = self.generate(given, max_new_tokens, sampling, eos, slot, seen, speculation)
             return pieces(self.tokenizer, tokens)
         self._slots.check(slot)
         if max_new_tokens is None:
             text_length = prompt.text_length if isinstance(prompt, Excerpt) else len(prompt)
             max_new_tokens = default_new_tokens(self.signature.geometry.max_context, text_length)
         checked = self.check_request(prompt, max_new_tokens)
+        decode: Callable[[int], Array] = lambda token: self.decode({slot: token})[slot]  # noqa: E731
+        if speculation is not None:
+            decode = SpeculativeSlot(self, slot, speculation, checked.tokens, max_new_tokens).decode
         return Generation(
             lambda: self.prefill(slot, checked, seen),
-            lambda token: self.decode({slot: token})[slot],
+            decode,
             Sampler(sampling or Sampling(), checked.tokens),
             self.signature.eos_token_ids if eos is None else frozenset(eos),
             max_new_tokens,

@@ -68,6 +68,11 @@ class SessionErrors(ErrorKind):
     TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step, the program has 0 .. {most}"
     NO_ROOM = UsageError, "slot {slot} has room for {room} more tokens, but the step has {tokens}"
     ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens, the latest step of several fed it {fed}"
+    REWIND = (
+        UsageError,
+        "slot {slot} cannot go back by {tokens} tokens: it was fed {fed} after its prompt, and the program keeps the "
+        "rows of {most} more (--verify)",
+    )
     STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
     NO_STAGES = UsageError, "stages can only be watched in a program of one rank that runs a schedule"
     NO_IDENTITY = UsageError, "slots can only be saved and loaded by a session of an artifact with its own weights"

@@ -22,6 +22,7 @@ class Slots:
         last_token: [B] i64, the last token of the prompt.
         room: [B] i64, tokens that can still be fed; 0 for a slot without a prompt.
         fed: [B] i64, tokens of the latest step of several tokens that can still be accepted.
+        written: [B] i64, the position after the last one whose row was written.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -35,6 +36,7 @@ class Slots:
         self._left_out = np.zeros(batch, np.int64)  # tokens of the text that were not prefilled
         self._prompts: list[Prompt | None] = [None] * batch
         self.fed = np.zeros(batch, np.int64)
+        self.written = np.zeros(batch, np.int64)
         self._inputs = {entry: _StepInputs(entry, batch, tokens) for entry, tokens in signature.step_tokens.items()}
 
     def __str__(self) -> str:
@@ -45,7 +47,7 @@ class Slots:
     def fill(self, slot: int, prompt: Prompt) -> None:
         """Record that a prompt is in a slot."""
         length = len(prompt.tokens)
-        self.prompt_length[slot] = self.position[slot] = length
+        self.prompt_length[slot] = self.position[slot] = self.written[slot] = length
         self.fed[slot] = 0
         self.last_token[slot] = prompt.tokens.tokens[-1]
         self.room[slot] = self._signature.geometry.max_context - prompt.tokens.text_length
@@ -84,7 +86,19 @@ class Slots:
         """Record that a number of tokens [B] was fed to each slot for good."""
         self.position += count
         self.room -= count
-        self.fed[:] = 0
+        np.maximum(self.written, self.position, out=self.written)
+
+    def rewind(self, count: Array) -> None:
+        """Forget the newest count[b] tokens [B] of each slot. Raises UsageError for tokens of a prompt, and where rows
+        that the slot would see again may be overwritten."""
+        back = self.position - count
+        seen = back + self._signature.drafted + 1 >= self.written
+        for slot in np.flatnonzero((count < 0) | (count > 0) & ~(seen & (back >= self.prompt_length))).tolist():
+            fed = int(self.position[slot] - self.prompt_length[slot])
+            raise SessionErrors.REWIND(slot=slot, tokens=int(count[slot]), fed=fed, most=self._signature.drafted)
+        self.position -= count
+        self.room += count
+        self.fed[count > 0] = 0
 
     # -- checks
 

@@ -322,3 +322,28 @@ class TokenTable:
         with a new token, and the number of those that have ended. Raises UsageError for arrays of other sizes, and if a
         slot has reached its limit already.
         """
+
+
+def look_up(
+    tokens: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    most: NDArray[np.int64],
+    longest: int,
+    draft: NDArray[np.int64],
+    drafted: NDArray[np.int64],
+    matched: NDArray[np.int64],
+) -> None:
+    """Draft the next tokens of sequences: those that followed where the sequence has the longest suffix in common with
+    its end, at most `longest` tokens; of several such places the latest one.
+
+    Args:
+        tokens: [B, T], the sequences; a negative token separates texts.
+        counts: [B], number of tokens of each sequence.
+        most: [B], number of tokens to draft at most; 0 for none.
+        draft: [B, V], into which the drafted tokens are written.
+        drafted: [B], into which their numbers are written.
+        matched: [B], into which the lengths of the suffixes are written; 0 without a place.
+
+    Raises UsageError for arrays of other sizes.
+    """
+

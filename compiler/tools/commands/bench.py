@@ -103,7 +103,7 @@ def main(args: argparse.Namespace) -> int:
     resolve_model(args, max(args.batch or [1]))
     if followed(args.artifact, execution):
         return 0
-    artifact = open_artifact(args.artifact, verify=execution.verify)
+    artifact = open_artifact(args.artifact, verify=execution.digests)
     announce(args, artifact)
     plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
     threads = args.threads or _native.usable_threads()

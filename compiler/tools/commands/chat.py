@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from sscc.compiler.options.execution_options import ExecutionOptions
+from sscc.compiler.options.execution_options import ExecutionOptions, SpeculationOptions
 from sscc.compiler.options.progress import status
 from sscc.compiler.tools.commands.engines import (
     followed,
     log_to_stderr,
     open_artifact,
+    opened_speculation,
     session_of,
     tokenizer_and_template,
 )
@@ -81,6 +82,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_options(CommonOptions, ["quiet"])
     parser.add_options(Sampling, heading=GENERATION, of_models=True)
     add_compilation_options(parser)
+    parser.add_options(SpeculationOptions)
     parser.add_options(ExecutionOptions)
 
 
@@ -92,14 +94,19 @@ def main(args: argparse.Namespace) -> int:
     resolve_model(args)
     if followed(args.artifact, execution):
         return 0
-    artifact = open_artifact(args.artifact, verify=execution.verify)
+    artifact = open_artifact(args.artifact, verify=execution.digests)
     announce(args, artifact)
     sampling = sampling_of(args, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
     geometry = artifact.signature.geometry
-    with closing(session_of(artifact, execution)) as session, Engine(session, tokenizer) as engine:
+    drafts = opened_speculation(options_of(SpeculationOptions, args), execution, artifact.signature)
+    with (
+        closing(session_of(artifact, execution)) as session,
+        drafts as speculation,
+        Engine(session, tokenizer, speculation=speculation) as engine,
+    ):
         if sys.stdin.isatty() and not args.quiet:
             _say(f"{name_of(args)}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)

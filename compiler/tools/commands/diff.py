@@ -97,7 +97,7 @@ def _artifact_facts(path: Path, args: argparse.Namespace) -> Facts:
     """Return the facts that `sscc inspect --json` prints, and the digests of the schedule and the weights."""
     from sscc.compiler.tools.inspection.inspection import inspect_artifact
 
-    artifact = open_artifact(path, verify=args.verify)
+    artifact = open_artifact(path, verify=args.digests)
     target = options_of(ModellingOptions, args).target_of(artifact)
     facts = dict(_flat(asdict(inspect_artifact(artifact, target, context=args.context))))
     return {"schedule": artifact.schedule_digest, "weights": artifact.manifest.weights.digest, **facts}
@@ -128,7 +128,7 @@ def _tokens(args: argparse.Namespace) -> Iterator[tuple[list[int], str | None]]:
     if args.token_ids is not None:
         args.token_ids = ",".join(map(str, parse_token_ids(args.token_ids)))
     for path in (args.a, args.b):
-        yield _generated(open_artifact(path, verify=args.verify), args)
+        yield _generated(open_artifact(path, verify=args.digests), args)
 
 
 def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int], str | None]:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.compiler.options.execution_options import DraftOptions, ExecutionOptions
+from sscc.compiler.options.execution_options import DraftOptions, ExecutionOptions, SpeculationOptions
 from sscc.compiler.options.progress import status
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.terminal import send_log_to_stderr
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.session.session import Session
     from sscc.runtime.session.shortening import Shortener
+    from sscc.runtime.session.speculation import Speculation
     from sscc.runtime.text.chat_template import ChatTemplate
+
+
+LOOKUP = "lookup"
+"""Value of `--speculate` for prompt lookup."""
 
 
 class ExecutionErrors(ErrorKind):
@@ -99,11 +104,40 @@ def opened_shortener(
     from sscc.runtime.session.shortening import Shortener
     from sscc.runtime.session.speculative_prefill import Draft
 
-    draft = open_artifact(options.draft, verify=execution.verify)
+    draft = open_artifact(options.draft, verify=execution.digests)
     with status(f"opening {options.draft.name}"):
         session = open_session(draft, interpreter=execution.interpreter, threads=execution.threads)
     with closing(session):
         yield Shortener(Draft(session), signature, tokenizer, options.keep_delimiter)
+
+
+@contextmanager
+def opened_speculation(
+    options: SpeculationOptions, execution: ExecutionOptions, signature: Signature
+) -> Iterator[Speculation | None]:
+    """Open the drafter of a program for the duration of the block; yield None for plain decoding.
+
+    Raises:
+        UsageError: the program has no steps of several tokens, or the draft has other tokens or too small sizes.
+        SsccError: errors of `open_artifact` and `open_session`.
+    """
+    if options.speculate is None:
+        yield None
+        return
+    from sscc.compiler.driver.sessions import open_session
+    from sscc.runtime.session.draft_model import DraftModel
+    from sscc.runtime.session.drafting import PromptLookup
+    from sscc.runtime.session.speculation import Speculation
+
+    if options.speculate == LOOKUP:
+        yield Speculation(signature, PromptLookup.of(signature))
+        return
+    path = Path(options.speculate)
+    artifact = open_artifact(path, verify=execution.digests)
+    with status(f"opening {path.name}"):
+        session = open_session(artifact, interpreter=execution.interpreter, threads=execution.threads)
+    with closing(session):
+        yield Speculation(signature, DraftModel(session, signature))
 
 
 def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
@@ -122,7 +156,7 @@ def followed(path: Path, execution: ExecutionOptions) -> bool:
     from sscc.compiler.driver.sessions import follow_session
     from sscc.runtime.session.artifact import Artifact
 
-    artifact = Artifact.load(path, verify=execution.verify)
+    artifact = Artifact.load(path, verify=execution.digests)
     return follow_session(
         artifact, execution.checkpoint, execution.interpreter, execution.threads, execution.transport
     )

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.options.execution_options import DraftOptions, TracedExecutionOptions
+from sscc.compiler.options.execution_options import DraftOptions, SpeculationOptions, TracedExecutionOptions
 from sscc.compiler.options.outputs import printing_beside
 from sscc.compiler.options.progress import prompt_bar, status
 from sscc.compiler.tools.commands.engines import (
@@ -24,6 +24,7 @@ from sscc.compiler.tools.commands.engines import (
     log_to_stderr,
     open_artifact,
     opened_shortener,
+    opened_speculation,
     session_of,
     traced,
 )
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from sscc.runtime.session.golden_replay import Check
     from sscc.runtime.session.kept_positions import Kept
     from sscc.runtime.session.session import Session
+    from sscc.runtime.session.speculation import Speculation
 
 
 class RunErrors(ErrorKind):
@@ -101,6 +103,8 @@ class Figures:
         prefill_seconds: wall time up to the first new token.
         decode_seconds: wall time of the other new tokens.
         prefill_tokens_per_second: `read_tokens` over `prefill_seconds`.
+        drafted_tokens, accepted_tokens: tokens that `--speculate` drafted, and those of them in the answer.
+        verify_steps: steps that verified them.
         decode_tokens_per_second: tokens after the first over `decode_seconds`; None without any.
         weight_bytes: weights, memory-mapped where possible.
         state_bytes: caches and other states.
@@ -125,6 +129,9 @@ class Figures:
     decode_seconds: float
     prefill_tokens_per_second: float
     decode_tokens_per_second: float | None
+    drafted_tokens: int
+    accepted_tokens: int
+    verify_steps: int
     weight_bytes: int
     state_bytes: int
     working_bytes: int
@@ -162,6 +169,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_options(RunOptions)
     parser.add_options(Sampling, heading=GENERATION, of_models=True)
     parser.add_options(CommonOptions)
+    parser.add_options(SpeculationOptions)
     parser.add_options(DraftOptions)
     add_compilation_options(parser)
     parser.add_options(TracedExecutionOptions)
@@ -174,7 +182,7 @@ def main(args: argparse.Namespace) -> int:
     resolve_model(args)
     if followed(args.artifact, execution):
         return 0
-    artifact = open_artifact(args.artifact, verify=execution.verify)
+    artifact = open_artifact(args.artifact, verify=execution.digests)
     sampling = sampling_of(args, artifact)
     announce(args, artifact)
     if args.show_kept is not None:
@@ -225,14 +233,16 @@ def _generate(
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
     stream = _Output(tokenizer, silent=args.json)
-    start = time.perf_counter()
-    with prompt_bar(len(prompt)) as seen:
-        made = session.generate(prompt, args.max_new_tokens, sampling, eos, seen=seen)
-        begin = list(itertools.islice(made, 1))
-    first = time.perf_counter()
-    for token in itertools.chain(begin, made):
-        stream.push(token)
-    end = time.perf_counter()
+    drafts = opened_speculation(options_of(SpeculationOptions, args), execution, session.signature)
+    with drafts as speculation:
+        start = time.perf_counter()
+        with prompt_bar(len(prompt)) as seen:
+            made = session.generate(prompt, args.max_new_tokens, sampling, eos, seen=seen, speculation=speculation)
+            begin = list(itertools.islice(made, 1))
+        first = time.perf_counter()
+        for token in itertools.chain(begin, made):
+            stream.push(token)
+        end = time.perf_counter()
     stream.finish()
 
     tokens, finish = made.tokens, made.finish or "length"
@@ -240,7 +250,7 @@ def _generate(
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
     kept, ranks = session.kept(0), artifact.program.ranks
     times = draft_seconds, first - start, end - first
-    figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks)
+    figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks, speculation)
     shown = None
     if args.show_kept is not None:
         read = session.prompt(0).tokens.tokens.tolist()
@@ -347,6 +357,7 @@ def _figures(
     times: tuple[float | None, float, float],
     memory: MemoryUse,
     ranks: int,
+    speculation: Speculation | None,
 ) -> Figures:
     decoded = len(tokens) - 1
     draft_seconds, prefill_seconds, decode_seconds = times
@@ -372,6 +383,9 @@ def _figures(
         working_bytes=memory.working,
         resident_bytes=_resident_bytes(),
         ranks=ranks,
+        drafted_tokens=0 if speculation is None else speculation.drafted,
+        accepted_tokens=0 if speculation is None else speculation.accepted,
+        verify_steps=0 if speculation is None else speculation.steps,
     )
 
 
@@ -400,6 +414,11 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
     if figures.decode_tokens_per_second is not None:
         yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"
+    if figures.verify_steps:
+        yield (
+            f"drafts   {figures.accepted_tokens} of {figures.drafted_tokens} drafted tokens accepted in "
+            f"{figures.verify_steps} steps"
+        )
     parts = (figures.weight_bytes, figures.state_bytes, figures.working_bytes)
     weights, states, working = (format_bytes(part) for part in parts)
     resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.compiler.options.execution_options import DraftOptions, TracedExecutionOptions
+from sscc.compiler.options.execution_options import DraftOptions, SpeculationOptions, TracedExecutionOptions
 from sscc.compiler.options.outputs import printing_beside
 from sscc.compiler.options.server_options import PREFILL_KEY_VARIABLE, TLS_VARIABLE, ServerOptions, key_of
 from sscc.compiler.tools.commands.engines import (
@@ -21,6 +21,7 @@ from sscc.compiler.tools.commands.engines import (
     log_to_stderr,
     open_artifact,
     opened_shortener,
+    opened_speculation,
     session_of,
     tokenizer_and_template,
     traced,
@@ -62,6 +63,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_options(RequestLimits)
     parser.add_options(EngineOptions)
     parser.add_options(Sampling, ["temperature"], heading=ENGINE, of_models=True)
+    parser.add_options(SpeculationOptions)
     parser.add_options(DraftOptions)
     parser.add_options(TracedExecutionOptions)
 
@@ -82,6 +84,7 @@ class Serving:
     limits: RequestLimits
     engine: EngineOptions
     draft: DraftOptions
+    speculation: SpeculationOptions
     execution: TracedExecutionOptions
     parsed: argparse.Namespace
 
@@ -92,7 +95,8 @@ class Serving:
         limits, engine = options_of(RequestLimits, args), options_of(EngineOptions, args)
         name = server.served_model_name or name_of(args)
         server.check_beside(draft, engine.prefill_ahead, name)
-        return cls(args.artifact, name, server, limits, engine, draft, options_of(TracedExecutionOptions, args), args)
+        speculation, execution = options_of(SpeculationOptions, args), options_of(TracedExecutionOptions, args)
+        return cls(args.artifact, name, server, limits, engine, draft, speculation, execution, args)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -157,7 +161,7 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
     from sscc.runtime.serving.server.prefill_servers import PrefillServers
 
     server, execution = serving.server, serving.execution
-    artifact = open_artifact(serving.artifact, verify=execution.verify)
+    artifact = open_artifact(serving.artifact, verify=execution.digests)
     announce(serving.parsed, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
@@ -192,7 +196,10 @@ def opened(serving: Serving, keys: Sequence[str]) -> Iterator[Served]:
                 locally=server.prefill_locally,
             )
         shortener = stack.enter_context(opened_shortener(serving.draft, execution, signature, tokenizer))
-        engine = stack.enter_context(Engine(session, tokenizer, serving.engine, remote_prefill, shortener))
+        speculation = stack.enter_context(opened_speculation(serving.speculation, execution, signature))
+        engine = stack.enter_context(
+            Engine(session, tokenizer, serving.engine, remote_prefill, shortener, speculation)
+        )
         shelf = None if not server.also else stack.enter_context(shelf_of(serving))
         app = create_app(
             engine,

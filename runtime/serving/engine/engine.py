@@ -31,6 +31,7 @@ from sscc.runtime.session.prompt_scores import check_scores
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotFormat
+from sscc.runtime.session.speculation import Speculation
 from sscc.runtime.support.serving_options import MOST_SECONDS, EngineOptions
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Engine:
         options: options of the engine; None for the defaults.
         remote_prefill: other processes that prefill prompts; None to prefill here. It is closed with the engine.
         shortener: shortens the prompts of requests with `Request.keep`; the engine takes over its draft.
+        speculation: drafts the tokens of answers, which have the same tokens without it; None for plain decoding.
     """
 
     def __init__(
@@ -68,13 +70,14 @@ class Engine:
         options: EngineOptions | None = None,
         remote_prefill: RemotePrefill | None = None,
         shortener: Shortener | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._session = session
         self._remote_prefill, self._shortener = remote_prefill, shortener
         vocabulary, ends = session.signature.vocab_size, session.signature.eos_token_ids
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, vocabulary, ends)
-        self._executor = Executor(session, options or EngineOptions(), remote_prefill, shortener)
+        self._executor = Executor(session, options or EngineOptions(), remote_prefill, shortener, speculation)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread refers to the executor and not to this object, so that dropping the engine ends the thread. The
         # finalizer also runs when the process exits, because no daemon thread may be in native code by then.

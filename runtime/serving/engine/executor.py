@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from sscc.runtime.session.samplers import BatchSampler, TokenLogprobs
 from sscc.runtime.session.session import Session
 from sscc.runtime.session.shortening import Shortener
 from sscc.runtime.session.slot_message import SlotMessage
+from sscc.runtime.session.speculation import Plan, Speculation
 from sscc.runtime.session.tracing import RequestSpan
 from sscc.runtime.support.logs import log_exception, logged
 from sscc.runtime.support.serving_options import EngineOptions
@@ -128,6 +129,7 @@ class Executor:
         session: session to decode with; the executor takes it over and discards the contents of its slots.
         remote_prefill: other processes that prefill prompts; None to prefill here.
         shortener: shortens the prompts of requests with `Request.keep`.
+        speculation: drafts the tokens of answers; None for plain decoding.
 
     Attributes:
         done: set when the thread has ended.
@@ -139,6 +141,7 @@ class Executor:
         options: EngineOptions,
         remote_prefill: RemotePrefill | None = None,
         shortener: Shortener | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         signature = session.signature
         self.session = session
@@ -153,6 +156,7 @@ class Executor:
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._queue: OrderedDict[int, RequestState] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
+        self._speculation = speculation
         self._drafts = None if shortener is None else Drafts(shortener)
         self._drafted_last = False
         self._prefilling: _Prefill | None = None
@@ -295,8 +299,9 @@ class Executor:
             new = len(state.tokens) if state.slot is None else int(self._table.counts[state.slot])
             ended = perf_counter() if state.ended is None else state.ended
             return Figures(
-                state.prompt_tokens, state.cached, new, state.submitted, state.first_token, ended, state.finish
-            )
+                state.prompt_tokens, state.cached, new, state.drafted, state.accepted, state.submitted,
+                state.first_token, ended, state.finish,
+            )  # fmt: skip
 
     def slots(self) -> list[SlotState]:
         """Return the state of every slot."""
@@ -571,6 +576,8 @@ class Executor:
         """Begin the prefill of a request that has its slot, or finish it if the prompt is cached."""
         self._sampler.start(slot, state.request.sampling, state.prompt.tokens, state.request.logprobs)
         self._constraints.start(slot, state.constraint)
+        if self._speculation is not None:
+            self._speculation.start(slot, state.text_tokens, state.request.predicted_tokens)
         if self._start_with_kept(state, slot, fetch):
             return _Prefill(state, slot, 0)
         self._tidy(self.session.abandon_prefill)  # there is one prefill at a time; drop any rest of an earlier one
@@ -699,9 +706,17 @@ class Executor:
         table = self._table
         if not table.active.any():
             return False
-        before = self.session.interpreter_ns
+        before, speculation = self.session.interpreter_ns, self._speculation
         try:
-            logits = self.session.decode_step(table.next_tokens, table.active)
+            plan = None
+            if speculation is not None:
+                plan = speculation.plan(table.next_tokens, table.active, table.limits - table.counts)
+            if plan is None:
+                logits = self.session.decode_step(table.next_tokens, table.active)
+            else:
+                logits = self.session.verify_step(plan.tokens, plan.count)
+            if speculation is not None:
+                speculation.ran()
         except Exception as error:
             self._survive(error, self._decoding(), ran=True)
             return True
@@ -709,30 +724,67 @@ class Executor:
             self._counters.decode_steps += 1
             self._counters.decode_ns += self.session.interpreter_ns - before
         try:
-            self._pick(logits, table.active, first=False)
+            if plan is None:
+                self._pick(logits, table.active, first=False)
+            else:
+                self._pick_verified(plan, logits)
         except Exception as error:
             self._survive(error, self._decoding())
         return True
+
+    def _pick_verified(self, plan: Plan, logits: Array) -> None:
+        """Pick the tokens of a step of several tokens, as long as they are the drafted ones.
+
+        Args:
+            logits: [B, V + 1, vocabulary], live.
+        """
+        assert self._speculation is not None
+        receivers, taken = self._table.active.copy(), np.zeros(len(plan.count), np.int64)
+        drafted = np.maximum(plan.count - 1, 0)
+        with self._lock:
+            self._counters.verify_steps += 1
+            self._count_drafts(drafted, "drafted")
+        for row in range(plan.tokens.shape[1]):
+            picked = self._pick(np.ascontiguousarray(logits[:, row]), receivers, first=False)
+            taken += picked >= 0
+            receivers = self._table.active & plan.next_of(row, picked)
+            if not receivers.any():
+                break
+            with self._lock:
+                self._count_drafts(receivers.astype(np.int64), "accepted")
+        self.session.accept(taken * self._table.active)
+        self._speculation.verified(plan, taken)
+
+    def _count_drafts(self, tokens: Array, what: Literal["drafted", "accepted"]) -> None:
+        """Count tokens [B] that were drafted or accepted. Called with the lock held."""
+        if what == "drafted":
+            self._counters.drafted_tokens += int(tokens.sum())
+        else:
+            self._counters.accepted_tokens += int(tokens.sum())
+        for slot in np.flatnonzero(tokens).tolist():
+            state = self._table.state(slot)
+            setattr(state, what, getattr(state, what) + int(tokens[slot]))
 
     def _decoding(self) -> list[RequestState]:
         """Return the requests whose slots decode."""
         return [self._table.state(slot) for slot in np.flatnonzero(self._table.active).tolist()]
 
-    def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
-        """Pick a token for each active slot and publish it, and end the requests that are complete."""
-        start = perf_counter_ns()
+    def _pick(self, logits: Array, active: Array, *, first: bool) -> Array:
+        """Pick a token for each active slot and publish it, and end the requests that are complete. Return the tokens
+        [B], -1 where none was picked."""
+        start, none = perf_counter_ns(), np.full(len(active), -1)
         allowed = self._constraints.ready()
         if allowed is not None:
             active = active & ~self._end_constrained(active)
             if not active.any():
-                return
+                return none
         try:
             tokens = self._sampler.pick(logits, active, allowed)
         except InputError as error:
             good = active & np.isfinite(logits.astype(np.float32).max(axis=1))
             self._end_slots(active & ~good, error)
             if not good.any():
-                return
+                return none
             tokens, active = self._sampler.pick(logits, good, allowed), good
         table, counters, now = self._table, self._counters, perf_counter()
         failures: list[tuple[RequestState, Exception]] = []
@@ -743,7 +795,7 @@ class Executor:
                 self._note_first_token(int(active.argmax()), now)
             else:
                 counters.inter_token.add(gaps)
-                for slot in table.with_logprobs:
+                for slot in [slot for slot in table.with_logprobs if active[slot]]:
                     try:
                         self._record_logprobs(slot)
                     except Exception as error:
@@ -752,10 +804,13 @@ class Executor:
                 self._end(table.state(slot), finish)
             self._wakeups.wake(change=first or bool(over))
         self._constraints.advance(tokens, active & table.active)
+        if self._speculation is not None:
+            self._speculation.extend(tokens, active & table.active)
         for state, cause in failures:
             self._survive(cause, [state])
         if (tracer := self.session.tracer) is not None:
             tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
+        return tokens
 
     def _end_constrained(self, active: Array) -> Array:
         """End the requests whose grammars allow no further token. Return their slots [B] bool."""
@@ -843,6 +898,8 @@ class Executor:
             if self.failure is None:
                 self._tidy(self._sampler.stop, state.slot)
                 self._tidy(self._constraints.stop, state.slot)
+                if self._speculation is not None:
+                    self._tidy(self._speculation.stop, state.slot)
                 self._tidy(self.session.release, state.slot)
             state.slot = None
         self._open -= 1

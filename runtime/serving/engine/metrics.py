@@ -63,6 +63,8 @@ class Metrics:
         slot_message_full_kv_bytes: bytes of uncompressed caches of the same prompts.
         kept_rows, evicted_rows: cache rows of the requests that decode, per layer and KV head.
         decode_steps, decode_seconds: decode calls of the interpreter, and their time.
+        verify_steps: those among them that verified drafted tokens.
+        drafted_tokens, accepted_tokens: tokens drafted for them, and those that were picked.
         prefill_steps, prefill_seconds: chunk steps of prefill, and the time of the calls.
         overhead_seconds: time of the engine's thread outside these calls, in all rounds that decoded or prefilled:
             sampling, ends of requests, copies of reused prompts, bookkeeping.
@@ -91,6 +93,9 @@ class Metrics:
     kept_rows: int
     evicted_rows: int
     decode_steps: int
+    verify_steps: int
+    drafted_tokens: int
+    accepted_tokens: int
     decode_seconds: float
     prefill_steps: int
     prefill_seconds: float
@@ -132,6 +137,7 @@ class Figures:
     Attributes:
         prompt_tokens, cached_tokens: tokens of the prompt, and the reused ones among them.
         new_tokens: tokens generated so far.
+        drafted_tokens, accepted_tokens: tokens drafted for the answer, and those of them that were picked.
         submitted, first_token, ended: times of these events; `ended` is the current time if the request is still
             running.
         finish: finish reason; None if the request is still running.
@@ -140,6 +146,8 @@ class Figures:
     prompt_tokens: int
     cached_tokens: int
     new_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     submitted: float
     first_token: float | None
     ended: float
@@ -191,6 +199,9 @@ class Counters:
     slot_message_bytes: int = 0
     slot_message_full_kv_bytes: int = 0
     decode_steps: int = 0
+    verify_steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     decode_ns: int = 0
     prefill_steps: int = 0
     prefill_ns: int = 0
@@ -225,6 +236,9 @@ class Counters:
             kept_rows=kept_rows,
             evicted_rows=evicted_rows,
             decode_steps=self.decode_steps,
+            verify_steps=self.verify_steps,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             decode_seconds=self.decode_ns / 1e9,
             prefill_steps=self.prefill_steps,
             prefill_seconds=self.prefill_ns / 1e9,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.samplers import TokenLogprobs
@@ -83,6 +86,7 @@ class Request:
         keep_stop: keep the stop string that ends the text.
         spell_special: spell special tokens in the text, except for an end token.
         spelled: special tokens that are spelled regardless of `spell_special`.
+        predicted: tokens of a text that the answer is expected to resemble, as a draft; empty for none.
         prompt_logprobs: number of alternatives reported for each token of the prompt; None for no logprobs of the
             prompt. With it every chunk is prefilled, and the logits come from full attention: they do not depend on the
             compressed cache.
@@ -109,6 +113,12 @@ class Request:
     spell_special: bool = False
     spelled: frozenset[int] = frozenset()
     prompt_logprobs: int | None = None
+    predicted: tuple[int, ...] = ()
+
+    @property
+    def predicted_tokens(self) -> NDArray[np.int64] | None:
+        """[m], the tokens of `predicted`; None for none."""
+        return np.array(self.predicted, np.int64) if self.predicted else None
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):
@@ -168,6 +178,7 @@ class Completion:
         prompt_tokens: tokens of the submitted prompt.
         kept_rows, evicted_rows: rows of the request's cache at its end, per layer and KV head; 0 if prefill did not
             finish.
+        drafted_tokens, accepted_tokens: tokens drafted for the answer, and those of them that were picked.
         cached_tokens: tokens of the prompt that did not have to be prefilled, because they were cached.
         queued_seconds: time from submission until the request got a slot.
         first_token_seconds: time from submission to the first token; without one, to the end.
@@ -189,6 +200,8 @@ class Completion:
     first_token_seconds: float
     seconds: float
     left_out_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def __repr__(self) -> str:

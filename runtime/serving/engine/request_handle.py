@@ -120,6 +120,16 @@ class RequestHandle:
         return self._state.cached
 
     @property
+    def drafted_tokens(self) -> int:
+        """Number of tokens that were drafted for the answer so far."""
+        return self._state.drafted
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Number of drafted tokens that were picked so far."""
+        return self._state.accepted
+
+    @property
     def figures(self) -> Figures:
         """Figures of the request so far. It counts as ended by a stop string once a reader has found the string."""
         figures = self._executor.figures(self._state)
@@ -217,6 +227,8 @@ class RequestHandle:
             first_token_seconds=(state.ended if state.first_token is None else state.first_token) - state.submitted,
             seconds=state.ended - state.submitted,
             left_out_tokens=state.prompt_tokens - prompt,
+            drafted_tokens=state.drafted,
+            accepted_tokens=state.accepted,
             prompt_logprobs=whole.prompt_logprobs,
         )
 

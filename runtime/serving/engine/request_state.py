@@ -33,6 +33,7 @@ class RequestState:
         error, trace: exception and its traceback if `finish` is "error".
         prefilled: True once the prompt has been prefilled or reused.
         cached: prompt tokens that did not have to be prefilled, because they were cached.
+        drafted, accepted: tokens drafted for the answer, and those of them that were picked.
         message: result of the prefill of a request with `keep_slot`, until the request ends.
         admitted, first_token, ended: times of these events (`perf_counter`, in seconds).
     """
@@ -52,6 +53,8 @@ class RequestState:
     trace: TracebackType | None = None
     prefilled: bool = False
     cached: int = 0
+    drafted: int = 0
+    accepted: int = 0
     message: SlotMessage | None = None
     admitted: float | None = None
     first_token: float | None = None
@@ -62,6 +65,12 @@ class RequestState:
         """Tokens of the submitted prompt, before a draft shortens it."""
         given = self.request.prompt
         return given.text_length if isinstance(given, Excerpt) else len(given)
+
+    @property
+    def text_tokens(self) -> Array:
+        """[n] i64, tokens of the submitted prompt; of those to prefill where the others are not known."""
+        given = self.request.prompt
+        return np.asarray(self.prompt.tokens if isinstance(given, Excerpt) else given, np.int64)
 
     @property
     def deadline(self) -> float:

@@ -24,6 +24,7 @@ class SlotTable:
         active: [B] bool, slots that decode.
         next_tokens: [B] i64, next input token of each active slot: its newest token.
         counts: [B] i64, number of generated tokens.
+        limits: [B] i64, maximum number of generated tokens of each active slot.
         prompt_lens: [B] i64, prompt length of each active slot, in tokens.
         with_logprobs: active slots whose requests have logprobs.
     """
@@ -33,6 +34,7 @@ class SlotTable:
         self.active = np.zeros(slots, np.bool_)
         self.next_tokens = np.zeros(slots, np.int64)
         self.counts = np.zeros(slots, np.int64)
+        self.limits = np.zeros(slots, np.int64)
         self.prompt_lens = np.zeros(slots, np.int64)
         self.with_logprobs: set[int] = set()
         self._history = np.zeros((slots, capacity), np.int32)  # pages that no token has reached use no memory
@@ -66,6 +68,7 @@ class SlotTable:
         """Start decoding in a slot, after the prefill of its prompt."""
         self.active[slot] = True
         self.prompt_lens[slot] = len(state.prompt)
+        self.limits[slot] = state.request.max_new_tokens
         self._native.start(slot, state.request.max_new_tokens, state.ends.tolist())
         if state.request.logprobs is not None:
             self.with_logprobs.add(slot)

@@ -1,11 +1,12 @@
-// The generated tokens of an engine's slots, appended one step at a time; types and documentation in
-// runtime/support/_native.pyi.
+// The generated tokens of an engine's slots, appended one step at a time, and the search of a sequence for the tokens
+// that followed its newest ones before; types and documentation in runtime/support/_native.pyi.
 #include "python_slots.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,64 @@ class TokenTable {
     std::vector<double> latest_;  // time of each slot's newest token
 };
 
+// Returns the number of equal tokens that end at positions `a` and `b` > a of a sequence, at most `longest`. A negative
+// token, which separates texts, equals none.
+std::int64_t common_suffix(const std::int32_t* tokens, std::int64_t a, std::int64_t b, std::int64_t longest) {
+    std::int64_t length = 0;
+    while (length < longest && length <= a && tokens[a - length] == tokens[b - length] && tokens[b - length] >= 0) {
+        ++length;
+    }
+    return length;
+}
+
+// Drafts the next tokens of a sequence of `count` tokens, up to `most`: those that followed the latest of the earlier
+// positions that have the longest suffix in common with the end. They are repeated where they reach the end. Returns
+// their number and the length of the suffix.
+std::pair<std::int64_t, std::int64_t> look_up(const std::int32_t* tokens, std::int64_t count, std::int64_t most,
+                                              std::int64_t longest, std::int64_t* draft) {
+    std::int64_t best = 0, place = 0;
+    for (std::int64_t at = count - 2; at >= 0 && best < longest; --at) {
+        if (tokens[at] != tokens[count - 1]) {
+            continue;
+        }
+        const auto length = common_suffix(tokens, at, count - 1, longest);
+        if (length > best) {
+            best = length;
+            place = at + 1;
+        }
+    }
+    if (best == 0) {
+        return {0, 0};
+    }
+    std::int64_t drafted = 0;
+    const auto period = count - place;
+    while (drafted < most && tokens[place + drafted % period] >= 0) {
+        draft[drafted] = tokens[place + drafted % period];
+        ++drafted;
+    }
+    return {drafted, best};
+}
+
+void look_up_all(const Array<const std::int32_t, 2>& tokens, const Array<const std::int64_t, 1>& counts,
+                 const Array<const std::int64_t, 1>& most, std::int64_t longest, const Array<std::int64_t, 2>& draft,
+                 const Array<std::int64_t, 1>& drafted, const Array<std::int64_t, 1>& matched) {
+    const auto slots = tokens.shape(0);
+    const auto fits = [slots](const auto& array) { return array.shape(0) == slots; };
+    if (!fits(counts) || !fits(most) || !fits(draft) || !fits(drafted) || !fits(matched)) {
+        fail("TOKEN_TABLE_SHAPES");
+    }
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+        if (counts(slot) > static_cast<std::int64_t>(tokens.shape(1)) ||
+            most(slot) > static_cast<std::int64_t>(draft.shape(1))) {
+            fail("TOKEN_TABLE_SHAPES");
+        }
+        std::tie(drafted(slot), matched(slot)) =
+            most(slot) > 0 && counts(slot) > 1
+                ? look_up(&tokens(slot, 0), counts(slot), most(slot), longest, &draft(slot, 0))
+                : std::pair<std::int64_t, std::int64_t>{0, 0};
+    }
+}
+
 }  // namespace
 
 void add_slots(nb::module_& m) {
@@ -94,6 +153,8 @@ void add_slots(nb::module_& m) {
         .def("start", &TokenTable::start, nb::arg("slot"), nb::arg("most"), nb::arg("ends"))
         .def("append", &TokenTable::append, array("tokens"), array("given"), nb::arg("now"), array("gaps"),
              array("finish"));
+    m.def("look_up", &look_up_all, array("tokens"), array("counts"), array("most"), nb::arg("longest"), array("draft"),
+          array("drafted"), array("matched"));
 }
 
 }  // namespace sscc

@@ -1,0 +1,120 @@
+"""Drafts of the tokens that may come next in each slot, which a step of several tokens verifies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.support import _native
+
+KINDS = 5
+"""Number of kinds of drafts, by the chance of their tokens; kind 0 is no draft."""
+BETWEEN_TEXTS = -1
+"""Number in place of a token between two texts of a slot, which no draft crosses."""
+
+
+class Drafter(ABC):
+    """Drafts the next tokens of the sequences in the slots of a program.
+
+    B is the number of slots, V the maximum number of drafted tokens.
+    """
+
+    @abstractmethod
+    def start(self, slot: int, prompt: Array, predicted: Array | None = None) -> None:
+        """Begin a sequence.
+
+        Args:
+            prompt: [n], its tokens.
+            predicted: [m], tokens of a text that the answer is expected to resemble; None for no such text.
+        """
+
+    @abstractmethod
+    def stop(self, slot: int) -> None:
+        """Forget a slot's sequence."""
+
+    @abstractmethod
+    def extend(self, tokens: Array, receivers: Array) -> None:
+        """Append a token to some of the sequences.
+
+        Args:
+            tokens: [B] i64.
+            receivers: [B] bool, slots whose token is appended.
+        """
+
+    @abstractmethod
+    def find(self, most: Array) -> Array:
+        """Return the kinds [B] i64 of the drafts that there are, 0 .. `KINDS` - 1; 0 for no draft.
+
+        Args:
+            most: [B] i64, maximum length of a draft, 0 .. V.
+        """
+
+    @abstractmethod
+    def draft(self, most: Array, tokens: Array) -> Array:
+        """Write the drafts that `find` found into `tokens` [B, V] i64, and return their lengths [B] i64.
+
+        Args:
+            most: [B] i64, maximum length of a draft; not above that of `find`.
+        """
+
+
+class PromptLookup(Drafter):
+    """Drafts the tokens that followed the newest ones earlier in the prompt or the answer (prompt lookup decoding).
+
+    Of the places where a sequence has its last tokens, the one with the longest common suffix is taken, and of several
+    the latest. The kind of a draft is the length of this suffix, at most `KINDS` - 1.
+
+    Args:
+        slots: B.
+        drafted: V.
+        capacity: maximum number of tokens of a sequence, with its prompt.
+    """
+
+    _LONGEST = 8
+    """Length of a common suffix from which on no better place is searched."""
+
+    def __init__(self, slots: int, drafted: int, capacity: int) -> None:
+        # The prompt and the answer, with a predicted text between them. Pages that no token has reached use no memory.
+        self._tokens = np.zeros((slots, 2 * capacity + 2), np.int32)
+        self._counts = np.zeros(slots, np.int64)
+        self._draft = np.zeros((slots, drafted), np.int64)
+        self._drafted, self._matched = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        self._capacity = capacity
+
+    @classmethod
+    def of(cls, signature: Signature) -> PromptLookup:
+        """Return the drafter for the slots of a program."""
+        return cls(signature.batch, signature.drafted, signature.geometry.max_context)
+
+    def start(self, slot: int, prompt: Array, predicted: Array | None = None) -> None:
+        """See `Drafter`."""
+        border = np.array([BETWEEN_TEXTS])
+        more = [] if predicted is None else [border, predicted[: self._capacity], border]
+        tokens = np.concatenate([prompt, *more])
+        self._tokens[slot, : len(tokens)] = tokens
+        self._counts[slot] = len(tokens)
+
+    def stop(self, slot: int) -> None:
+        """See `Drafter`."""
+        self._counts[slot] = 0
+
+    def extend(self, tokens: Array, receivers: Array) -> None:
+        """See `Drafter`."""
+        slots = np.flatnonzero(receivers)
+        self._tokens[slots, self._counts[slots]] = tokens[slots]
+        self._counts[slots] += 1
+
+    def find(self, most: Array) -> Array:
+        """See `Drafter`."""
+        found = (self._draft, self._drafted, self._matched)
+        _native.look_up(self._tokens, self._counts, most, self._LONGEST, *found)
+        kinds: Array = np.minimum(self._matched, KINDS - 1)
+        return kinds
+
+    def draft(self, most: Array, tokens: Array) -> Array:
+        """See `Drafter`."""
+        np.copyto(tokens, self._draft)
+        return np.minimum(self._drafted, most)
