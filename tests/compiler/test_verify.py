@@ -3,6 +3,7 @@ one by one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,8 +34,13 @@ from sscc.runtime.artifact.tensor_files import reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.backends.reference.arrays import to_tensors
+from sscc.runtime.serving.engine import Engine, Request
+from sscc.runtime.session.draft_model import DraftModel, DraftModelErrors
+from sscc.runtime.session.drafting import Drafter, PromptLookup
+from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session, interpreter_of
 from sscc.runtime.session.session_errors import SessionErrors
+from sscc.runtime.session.speculation import Speculation
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CONTEXT, SHAPE, SMALL, Artifacts, loaded, opened
 from tests.compiler.test_chunked_layers import LLAMA4
@@ -196,3 +202,113 @@ def test_a_session_refuses_what_a_step_cannot_take(artifacts: Artifacts) -> None
     session.decode({0: 3})
     with raises(SessionErrors.SLOT_FULL, slot=0, tokens=CONTEXT):
         session.verify({0: [1]})
+
+
+def test_tokens_are_forgotten_as_far_as_rows_are_kept(artifacts: Artifacts) -> None:
+    session = opened(artifacts("llama"))
+    prompt, tokens = random_tokens(30), random_tokens(9, seed=1)
+    session.prefill(1, random_tokens(3))
+    expected = small_stacks.fed(session, prompt, tokens)
+    session.prefill(0, prompt)
+    for token in (*tokens[:5], 1, 2, 3, 4):
+        session.decode({0: token})
+    session.rewind(np.array([DRAFTED + 1, 0]))
+    assert session.position(0) == 35
+    rows = [session.decode({0: token})[0] for token in tokens[5:7]]
+    assert np.array_equal(rows, expected[6:8])
+    with raises(SessionErrors.REWIND, slot=0, tokens=3, fed=7):  # two rows beyond these were written
+        session.rewind(np.array([3, 0]))
+    with raises(SessionErrors.REWIND, slot=1, tokens=1, fed=0):
+        session.rewind(np.array([0, 1]))
+    session.rewind(np.array([2, 0]))
+    assert np.array_equal(session.decode({0: tokens[5]})[0], expected[6])
+
+
+DRAFTERS: dict[str, Callable[[Session, Session], Drafter]] = {
+    "lookup": lambda session, draft: PromptLookup.of(session.signature),
+    "model": lambda session, draft: DraftModel(draft, session.signature),
+}
+
+
+def requests(count: int) -> list[Request]:
+    """Random prompts, half of them with repetitions, with all kinds of sampling."""
+    random = np.random.default_rng(5)
+    made = []
+    for number in range(count):
+        length = int(random.integers(1, 40))
+        prompt = random.integers(0, 96, length).tolist()
+        sampling = Sampling(
+            temperature=float(random.choice([0, 0.4, 1.0])),
+            seed=number,
+            top_k=int(random.choice([0, 5])),
+            frequency_penalty=float(random.choice([0, 0.6])),
+            logit_bias=((7, 2.0),) if number % 4 == 0 else (),
+        )
+        made.append(
+            Request(
+                prompt=tuple((prompt[:5] * 8)[:length] if number % 2 else prompt),
+                max_new_tokens=int(random.integers(1, CONTEXT - length)),
+                sampling=sampling,
+                logprobs=2 if number % 3 == 0 else None,
+                eos=frozenset({5}) if number % 5 == 0 else frozenset(),
+                min_tokens=1 if number % 5 == 0 else 0,
+                allowed_tokens=tuple(range(3, 40)) if number % 7 == 0 else None,
+                predicted=tuple(random.integers(0, 96, 9).tolist()) if number % 4 == 1 else (),
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("always", [True, False])
+def test_answers_are_those_of_plain_decoding(drafter: str, always: bool, artifacts: Artifacts) -> None:
+    plain, speculative, draft = (opened(artifacts("llama")) for _ in range(3))
+    asked = requests(40)
+    with Engine(plain) as engine:
+        expected = [handle.result() for handle in [engine.submit(request) for request in asked]]
+    speculation = Speculation(plain.signature, DRAFTERS[drafter](speculative, draft), always=always)
+    with Engine(speculative, speculation=speculation) as engine:
+        answers = [handle.result() for handle in [engine.submit(request) for request in asked]]
+        metrics = engine.metrics()
+    for ours, theirs in zip(answers, expected, strict=True):
+        assert (ours.tokens, ours.logprobs, ours.finish) == (theirs.tokens, theirs.logprobs, theirs.finish)
+        assert 0 <= ours.accepted_tokens <= ours.drafted_tokens
+        assert ours.accepted_tokens < max(1, len(ours.tokens))
+    assert sum(answer.drafted_tokens for answer in answers) == metrics.drafted_tokens
+    assert sum(answer.accepted_tokens for answer in answers) == metrics.accepted_tokens == speculation.accepted
+    assert metrics.verify_steps <= metrics.decode_steps
+    if always:
+        assert metrics.accepted_tokens > 0
+    sequence = asked[3]
+    session = opened(artifacts("llama"))
+    made = session.generate(list(sequence.prompt), sequence.max_new_tokens, sequence.sampling, eos=())
+    with_drafts = plain.generate(
+        list(sequence.prompt), sequence.max_new_tokens, sequence.sampling, eos=(),
+        speculation=Speculation(plain.signature, PromptLookup.of(plain.signature), always=True),
+    )  # fmt: skip
+    assert list(made) == list(with_drafts)
+
+
+def test_a_model_accepts_all_that_it_drafts_itself(artifacts: Artifacts) -> None:
+    session, draft = opened(artifacts("llama")), opened(artifacts("llama"))
+    speculation = Speculation(session.signature, DraftModel(draft, session.signature), always=True)
+    with Engine(session, speculation=speculation) as engine:
+        lengths = (30, 9, 17)
+        handles = [engine.submit(Request(tuple(random_tokens(n)), 20, eos=frozenset())) for n in lengths]
+        answers = [handle.result() for handle in handles]
+    assert all(answer.accepted_tokens == answer.drafted_tokens > 0 for answer in answers)
+    assert speculation.steps < 20
+
+
+def test_what_cannot_be_drafted_is_refused(artifacts: Artifacts, tmp_path: Path) -> None:
+    session = opened(artifacts("llama"))
+    shape = cache_options(SMALL) | {"batch": 1, "prefill_chunk": small_stacks.CHUNK}
+    checkpoint = artifacts("llama").with_name("llama.f32")
+    compile_model(CompileOptions(checkpoint, tmp_path / "plain.rdu", native_code=False, **shape))
+    plain = opened(tmp_path / "plain.rdu")
+    with raises(SessionErrors.NO_VERIFY):
+        Speculation(plain.signature, PromptLookup.of(plain.signature))
+    with raises(SessionErrors.NO_VERIFY):
+        plain.verify({0: [1]})
+    with raises(DraftModelErrors.SLOTS, draft=1, slots=2):
+        DraftModel(plain, session.signature)
