@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from sscc.compiler.driver.sessions import open_session
+from sscc.compiler.driver.sessions import open_session, open_speculation
 from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.serving.engine import (
@@ -32,6 +32,7 @@ from sscc.runtime.session.generation import default_new_tokens
 from sscc.runtime.session.generation_config import default_sampling, overriding
 from sscc.runtime.session.samplers import TokenLogprobs
 from sscc.runtime.session.sampling import Sampling
+from sscc.runtime.session.speculation import Speculation
 from sscc.runtime.support.serving_options import NEW_TOKENS
 from sscc.runtime.text.grammar import Grammar
 
@@ -252,6 +253,8 @@ class LLM:
         model: an artifact.
         checkpoint, interpreter, threads, verify: see `sscc.load`.
         prompt_cache_bytes: see `EngineOptions`; 0 disables the prompt cache.
+        speculate: draft of the answers' tokens, several of which are then verified in one step: "lookup", or the
+            artifact of a smaller model with the same tokens; None for one token a step.
 
     Attributes:
         session: session with which the engine decodes; its slots belong to the engine.
@@ -271,14 +274,20 @@ class LLM:
         threads: int | None = None,
         verify: bool = True,
         prompt_cache_bytes: int | None = None,
+        speculate: str | PathLike[str] | None = None,
     ) -> None:
         options = EngineOptions(max_queue=None, prompt_cache_bytes=prompt_cache_bytes)
         self._artifact = Artifact.load(model, verify=verify)
         weights = None if checkpoint is None else Path(checkpoint)
         self.session: Session = open_session(self._artifact, weights, interpreter=interpreter, threads=threads)
         has_text = self._artifact.tokenizer_file is not None
-        self.engine = Engine(self.session, self.session.tokenizer if has_text else None, options)
-        self._closed = weakref.finalize(self, _close, self.engine, self.session)
+        tokenizer, speculation = self.session.tokenizer if has_text else None, None
+        if speculate is not None:
+            speculation = open_speculation(
+                speculate, self.session.signature, interpreter=interpreter, threads=threads, verify=verify
+            )
+        self.engine = Engine(self.session, tokenizer, options, speculation=speculation)
+        self._closed = weakref.finalize(self, _close, self.engine, self.session, speculation)
 
     def __repr__(self) -> str:
         return f"LLM({self._artifact.path.name}: {self.session.signature.in_words()})"
@@ -430,6 +439,8 @@ def _conversations(messages: Conversation | Sequence[Conversation]) -> list[Conv
     return several if len(several) == len(messages) else [cast("Conversation", messages)]
 
 
-def _close(engine: Engine, session: Session) -> None:
+def _close(engine: Engine, session: Session, speculation: Speculation | None) -> None:
     engine.close(drain=False)
     session.close()
+    if speculation is not None:
+        speculation.close()

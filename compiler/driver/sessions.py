@@ -4,16 +4,22 @@ torchrun."""
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from pathlib import Path
 
 from sscc.compiler.driver.loading import identity_of, open_interpreter
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.serving.ranks.crew import Crew, LeadingInterpreter
 from sscc.runtime.serving.ranks.joining import follow_joined, join, launched, share_of_threads
 from sscc.runtime.serving.ranks.starting import Opening, start
 from sscc.runtime.session.artifact import Artifact
+from sscc.runtime.session.draft_model import DraftModel
+from sscc.runtime.session.drafting import PromptLookup
 from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
+from sscc.runtime.session.speculation import Speculation
 
 RANK_PROGRAM = "sscc.compiler.driver.rank_program"
 """Module that a started rank runs."""
@@ -67,6 +73,43 @@ def open_session(
             crew.failed(error)
         finally:
             crew.close()  # the caller gets the error after all ranks have ended
+
+
+LOOKUP = "lookup"
+"""Name of prompt lookup among the drafts of `open_speculation`."""
+
+
+def open_speculation(
+    draft: str | PathLike[str],
+    signature: Signature,
+    *,
+    interpreter: str = DEFAULT_BACKEND,
+    threads: int | None = None,
+    verify: bool = True,
+) -> Speculation:
+    """Return speculative decoding for a program, to be closed after use.
+
+    Args:
+        draft: "lookup" for prompt lookup, or the artifact of a smaller model with the same tokens.
+        signature: signature of the program.
+        interpreter, threads: as in `open_session`, for the draft.
+        verify: check the digests of the draft's weights.
+
+    Raises:
+        UsageError: the program has no steps of several tokens (`--verify`), or the draft has other tokens, fewer slots
+            or too few spare rows.
+        SsccError: errors of `Artifact.load` and `open_session`.
+    """
+    if not signature.drafted:
+        raise SessionErrors.NO_VERIFY()
+    if draft == LOOKUP:
+        return Speculation(signature, PromptLookup.of(signature))
+    session = open_session(Artifact.load(draft, verify=verify), interpreter=interpreter, threads=threads)
+    try:
+        return Speculation(signature, DraftModel(session, signature))
+    except BaseException:
+        session.close()
+        raise
 
 
 def follow_session(

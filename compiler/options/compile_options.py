@@ -44,6 +44,8 @@ WEIGHTS = ("embed", "reference", "none")
 
 DEFAULT_BATCH = 1
 DEFAULT_CHUNK = 256
+DEFAULT_DRAFTED = 3
+"""Drafted tokens that a step of a model verifies if it is run with `--speculate`."""
 DEFAULT_BUDGET = 1024
 DEFAULT_GOLDEN_TOKENS = 16
 MIN_CHUNK = 2
@@ -244,7 +246,8 @@ class CompileOptions:
     )  # fmt: skip
     verify: int | None = option(
         None, "drafted tokens of a slot that one step can verify; 0 for a program without such steps", "TOKENS",
-        group=GRAPH, default="0", least=0, of_models=True, in_dump=True,
+        group=GRAPH, default="0", model_default=f"{DEFAULT_DRAFTED} with --speculate, else 0", least=0, of_models=True,
+        in_dump=True,
     )  # fmt: skip
     prefill_chunk: int | None = option(
         None, "prompt tokens per prefill chunk", "TOKENS", group=GRAPH, default=f"up to {DEFAULT_CHUNK}",

@@ -29,6 +29,10 @@ class Positionless(Rows, ABC):
         """See `LayerState`."""
         return self.state_bytes
 
+    def spare_bytes(self) -> int:
+        """See `LayerState`."""
+        return 0
+
     def far_bytes(self) -> dict[str, int]:
         """See `LayerState`."""
         return {}

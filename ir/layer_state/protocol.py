@@ -69,6 +69,9 @@ class LayerState(Protocol):
     def held_bytes(self) -> int:
         """Return the bytes that one sequence owns."""
 
+    def spare_bytes(self) -> int:
+        """Return the part of `held_bytes` that only tokens need which may be rejected (`Geometry.spare`)."""
+
     def far_bytes(self) -> dict[str, int]:
         """Return the parts of `held_bytes` that lie in no cache, by their names."""
 

@@ -7,7 +7,7 @@ It is composed of streams (the rows that exist), a codec (storage of a row), a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -134,6 +134,11 @@ class Rows:
         """See `LayerState`."""
         rows = self.row_bytes * self.store.held_rows(self.layers, self.sizes)
         return rows + self._landmark_bytes(self.sizes.scratch_rows)
+
+    def spare_bytes(self) -> int:
+        """See `LayerState`."""
+        without = replace(self, geometry=replace(self.geometry, spare=0))
+        return self.held_bytes() - without.held_bytes()
 
     def far_bytes(self) -> dict[str, int]:
         """See `LayerState`."""

@@ -172,6 +172,11 @@ class Signature:
         of all its positions if queries select; and landmarks."""
         return sum(state.held_bytes() for state in self._every)
 
+    @property
+    def spare_bytes(self) -> int:
+        """Part of `held_bytes` that only steps of several tokens need: rows of tokens that may be rejected."""
+        return sum(state.spare_bytes() for state in self._every)
+
     def full_kv_bytes(self, tokens: int, ranks: int | None = None) -> int:
         """Return the bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded. Layers with
         a window are limited to it. For `ranks` ranks together."""

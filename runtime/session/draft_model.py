@@ -97,6 +97,10 @@ class DraftModel(Drafter):
                 newest = np.where(wanted, _likeliest(logits), newest)
         return lengths
 
+    def close(self) -> None:
+        """See `Drafter`."""
+        self._session.close()
+
     def _read_prompts(self, most: Array) -> None:
         """Read the prompts of the slots whose first drafts are asked for."""
         for slot in np.flatnonzero((most > 0) & (self._prompts > 0)).tolist():

@@ -60,6 +60,9 @@ class Drafter(ABC):
             most: [B] i64, maximum length of a draft; not above that of `find`.
         """
 
+    def close(self) -> None:  # noqa: B027
+        """Release what the drafter has opened; nothing by default."""
+
 
 class PromptLookup(Drafter):
     """Drafts the tokens that followed the newest ones earlier in the prompt or the answer (prompt lookup decoding).

@@ -208,6 +208,10 @@ class Speculation:
         self.drafted += int(drafted.sum())
         self.accepted += int(np.maximum(taken - 1, 0).sum())
 
+    def close(self) -> None:
+        """Release what the drafter has opened."""
+        self._drafter.close()
+
 
 class SpeculativeSlot:
     """Decoding in one slot of a session, as by `Session.decode`, with logits of drafted tokens computed ahead.

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from sscc.runtime.text.chat_template import ChatTemplate
 
 
-LOOKUP = "lookup"
-"""Value of `--speculate` for prompt lookup."""
-
-
 class ExecutionErrors(ErrorKind):
     NO_TOKENIZER = InputError, "{path} has no tokenizer: compile a checkpoint that has one"
 
@@ -115,29 +111,20 @@ def opened_shortener(
 def opened_speculation(
     options: SpeculationOptions, execution: ExecutionOptions, signature: Signature
 ) -> Iterator[Speculation | None]:
-    """Open the drafter of a program for the duration of the block; yield None for plain decoding.
-
-    Raises:
-        UsageError: the program has no steps of several tokens, or the draft has other tokens or too small sizes.
-        SsccError: errors of `open_artifact` and `open_session`.
-    """
+    """Open the drafter of a program for the duration of the block; yield None for plain decoding. Raises the errors of
+    `open_speculation`."""
     if options.speculate is None:
         yield None
         return
-    from sscc.compiler.driver.sessions import open_session
-    from sscc.runtime.session.draft_model import DraftModel
-    from sscc.runtime.session.drafting import PromptLookup
-    from sscc.runtime.session.speculation import Speculation
+    from sscc.compiler.driver.sessions import open_speculation
 
-    if options.speculate == LOOKUP:
-        yield Speculation(signature, PromptLookup.of(signature))
-        return
-    path = Path(options.speculate)
-    artifact = open_artifact(path, verify=execution.digests)
-    with status(f"opening {path.name}"):
-        session = open_session(artifact, interpreter=execution.interpreter, threads=execution.threads)
-    with closing(session):
-        yield Speculation(signature, DraftModel(session, signature))
+    with status(f"opening {options.speculate}"):
+        opened = open_speculation(
+            options.speculate, signature, interpreter=execution.interpreter, threads=execution.threads,
+            verify=execution.digests,
+        )  # fmt: skip
+    with closing(opened) as speculation:
+        yield speculation
 
 
 def open_artifact(path: Path, *, verify: bool = True) -> Artifact:

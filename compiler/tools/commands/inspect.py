@@ -52,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from sscc.compiler.tools.inspection.inspection import inspection_of, time_decode, time_prefill
+    from sscc.compiler.tools.inspection.inspection import PREFILL, inspection_of, time_prefill, time_steps
     from sscc.runtime.timing import write_trace
 
     check_output(args.trace)
@@ -63,10 +63,10 @@ def main(args: argparse.Namespace) -> int:
     artifact = open_artifact(args.artifact)
     target = options_of(ModellingOptions, args).target_of(artifact)
     recorded = args.trace is not None
-    timings = {"decode": time_decode(artifact, target, args.context, staying=args.staying, record=recorded)}
+    timings = time_steps(artifact, target, args.context, staying=args.staying, record=recorded)
     if args.prompt is not None:
-        timings["prefill"] = time_prefill(artifact, target, args.prompt, record=recorded)
-    inspection = inspection_of(artifact, timings["decode"], timings.get("prefill"), args.context, args.prompt)
+        timings[PREFILL] = time_prefill(artifact, target, args.prompt, record=recorded)
+    inspection = inspection_of(artifact, timings, args.context, args.prompt)
     values: dict[str, Any] = asdict(inspection)
     lines = list(described(inspection))
     if args.stages:

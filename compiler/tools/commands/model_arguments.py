@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.compiler.options.compile_options import CompileOptions
+from sscc.compiler.options.compile_options import DEFAULT_DRAFTED, CompileOptions
 from sscc.compiler.tools.commands.parser import Parser
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.option import option, records_of
@@ -78,6 +78,8 @@ def resolve_model(args: argparse.Namespace, batch: int = 1) -> None:
     path: Path = args.artifact
     args.given_model = path
     values = {name: getattr(args, name, None) for name in OF_MODELS}
+    if getattr(args, "speculate", None) is not None and values["verify"] is None and is_model(path):
+        values["verify"] = DEFAULT_DRAFTED
     if not isinstance(values["batch"], int):
         values["batch"] = None  # --batch of `sscc bench` is a list
     options = ModelOptions(**values)

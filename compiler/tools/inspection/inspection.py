@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sscc.ir.choices import DECODE, VERIFY
 from sscc.ir.errors import ErrorKind, InternalError, UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sscc.runtime.backends.collectives.group import Value
     from sscc.runtime.backends.collectives.shared_windows import Windows
 
-DECODE, PREFILL = "decode", "prefill"
+PREFILL = "prefill"
 
 
 class InspectionErrors(ErrorKind):
@@ -98,6 +99,7 @@ class Inspection:
         experts: experts that a decode step reads, by the sizes of their layers.
         kv_bytes: bytes of K and V that a decode step reads for one sequence.
         full_kv_bytes: the same for an uncompressed cache of max_context tokens.
+        spare_kv_bytes: part of `held_kv_bytes` for the drafted tokens of a step; 0 without steps of several tokens.
         held_kv_bytes: bytes of K and V of one sequence in memory, including its whole prompt if the selected rows are
             indexed.
         decode_row_bytes: bytes of the caches that a step moves, by part ("cache", "store", "landmarks", "resident
@@ -111,6 +113,7 @@ class Inspection:
             program leaves in main memory, then in farther memories; None if they do not fit.
         full_cache_tiers: bytes of such caches, by tier.
         context: tokens in each slot for `decode`.
+        verify: a step of `Signature.drafted` + 1 tokens in each slot; None without such steps.
         prompt: prompt tokens of `prefill`; 0 without it.
         slot_message_bytes: size of the message that transfers a slot to another process after a prompt of `context`
             tokens, with the parts of all ranks.
@@ -137,6 +140,7 @@ class Inspection:
     kv_bytes: int
     held_kv_bytes: int
     full_kv_bytes: int
+    spare_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
     decode_floor_tiers: Mapping[str, int]
@@ -154,6 +158,7 @@ class Inspection:
     full_slot_bytes: int
     decode: TimingReport
     tokens_per_second: float
+    verify: TimingReport | None
     prompt: int
     prefill: TimingReport | None
 
@@ -178,16 +183,23 @@ def inspect_artifact(
         UsageError: a context or prompt that the program does not accept.
     """
     target = artifact.target if target is None else target
-    decode = time_decode(artifact, target, context, staying=staying)
-    prefill = None if prompt is None else time_prefill(artifact, target, prompt)
-    return inspection_of(artifact, decode, prefill, context, prompt)
+    timings = time_steps(artifact, target, context, staying=staying)
+    if prompt is not None:
+        timings[PREFILL] = time_prefill(artifact, target, prompt)
+    return inspection_of(artifact, timings, context, prompt)
 
 
 def inspection_of(
-    artifact: Artifact, timing: Timing, prefill: Timing | None, context: int | None = None, prompt: int | None = None
+    artifact: Artifact, timings: Mapping[str, Timing], context: int | None = None, prompt: int | None = None
 ) -> Inspection:
-    """Return the inspection for timings on the machine of one rank: a decode step of `context` tokens in each
-    slot (max_context if None), and a prefill of `prompt` tokens."""
+    """Return the inspection of an artifact.
+
+    Args:
+        timings: timings on the machine of one rank, by entry: a decode step of `context` tokens in each slot
+            (max_context if None), a step of several tokens if the program has them, and a prefill of `prompt` tokens,
+            or none.
+    """
+    timing, verify, prefill = timings[DECODE], timings.get(VERIFY), timings.get(PREFILL)
     program, signature, target = artifact.program, artifact.signature, timing.target
     geometry = signature.geometry
     tokens = geometry.max_context if context is None else context
@@ -216,6 +228,7 @@ def inspection_of(
         kv_bytes=signature.read_bytes,
         held_kv_bytes=signature.held_bytes,
         full_kv_bytes=signature.full_kv_bytes(geometry.max_context),
+        spare_kv_bytes=signature.spare_bytes,
         decode_traffic_bytes=sum(timing.nbytes.get(level.name, 0) for level in target.memories),
         decode_floor_bytes=sum(floor.values()),
         decode_floor_tiers=floor,
@@ -233,6 +246,7 @@ def inspection_of(
         full_slot_bytes=signature.full_kv_bytes(tokens, program.ranks),
         decode=report(timing),
         tokens_per_second=signature.batch / timing.seconds,
+        verify=None if verify is None else report(verify),
         prompt=prompt or 0,
         prefill=None if prefill is None else report(prefill),
     )
@@ -279,9 +293,10 @@ def time_decode(
     mean_experts: bool = False,
     prefetch: bool = True,
     record: bool = False,
+    entry: str = DECODE,
 ) -> Timing:
-    """Return the timing of a decode step of all slots, each of which holds `context` tokens (max_context if None),
-    nearly all from its prompt. The ranks of a program share the sockets of `target`."""
+    """Return the timing of a step of an entry, of all slots, each of which holds `context` tokens (max_context if
+    None), nearly all from its prompt. The ranks of a program share the sockets of `target`."""
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens(InspectionErrors.CONTEXT, tokens, geometry.max_context)
@@ -291,9 +306,19 @@ def time_decode(
         for rows, budgets in state.unequal_budgets().items()
     }
     return time_entry(
-        artifact.program, DECODE, target.of_rank(artifact.program.ranks), valid_rows=tokens, mean_rows=means,
+        artifact.program, entry, target.of_rank(artifact.program.ranks), valid_rows=tokens, mean_rows=means,
         staying=staying, mean_experts=mean_experts, prefetch=prefetch, record=record,
     )  # fmt: skip
+
+
+def time_steps(
+    artifact: Artifact, target: Target, context: int | None = None, *, staying: float = 0.0, record: bool = False
+) -> dict[str, Timing]:
+    """Return the timings of a step of each entry that feeds tokens to all slots, by entry: see `time_decode`."""
+    return {
+        entry: time_decode(artifact, target, context, staying=staying, record=record, entry=entry)
+        for entry in artifact.signature.step_tokens
+    }
 
 
 def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:

@@ -170,6 +170,13 @@ def _times(i: Inspection) -> Iterator[str]:
     )
     yield f"roofline   {_bandwidth(i.decode)}"
     yield from _kernels(i, i.decode)
+    if i.verify is not None:
+        tokens = i.signature.drafted + 1
+        yield (
+            f"verify     {format_seconds(i.verify.seconds)} a step with {tokens} tokens in each slot: "
+            f"{i.verify.seconds / i.decode.seconds:.2f} times a step of one; "
+            f"{format_bytes(i.spare_kv_bytes)} a sequence for rejected tokens"
+        )
     if i.prefill is not None:
         yield (
             f"prefill    {format_seconds(i.prefill.seconds)} for {i.prompt} tokens: "

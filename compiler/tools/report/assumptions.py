@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.compiler.tools.inspection.inspection import DECODE
 from sscc.compiler.tools.report.report_inputs import Sources
+from sscc.ir.choices import DECODE
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import Figure
 

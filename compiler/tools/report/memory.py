@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from sscc.compiler.tools.inspection.inspection import DECODE
 from sscc.compiler.tools.report.report_inputs import Sources
+from sscc.ir.choices import DECODE
 from sscc.ir.schedule import Buffer, Program, Tensor, pipelines
 from sscc.ir.target import MemoryLevel
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 
 from sscc.compiler.tools.inspection.inspection import (
-    DECODE,
     PREFILL,
     Inspection,
     inspection_of,
     time_decode,
     time_prefill,
+    time_steps,
 )
 from sscc.compiler.tools.inspection.measurements import Measurements, read_measurements
 from sscc.compiler.tools.report.pass_dumps import Dumps, read_dumps
@@ -89,8 +89,7 @@ class Sources:
 
     @cached_property
     def inspection(self) -> Inspection:
-        timings = self.timings
-        return inspection_of(self.artifact, timings[DECODE], timings[PREFILL], self.context, self.prompt_tokens)
+        return inspection_of(self.artifact, self.timings, self.context, self.prompt_tokens)
 
     @property
     def prompt_tokens(self) -> int:
@@ -99,9 +98,9 @@ class Sources:
 
     @cached_property
     def timings(self) -> Mapping[str, Timing]:
-        """Timings by entry: a decode step with all firings recorded, and a prefill."""
-        step = time_decode(self.artifact, self.target, self.context, staying=self.staying, record=True)
-        return {DECODE: step, PREFILL: time_prefill(self.artifact, self.target, self.prompt_tokens)}
+        """Timings by entry: steps with all firings recorded, and a prefill."""
+        steps = time_steps(self.artifact, self.target, self.context, staying=self.staying, record=True)
+        return {**steps, PREFILL: time_prefill(self.artifact, self.target, self.prompt_tokens)}
 
     @cached_property
     def without_prefetch(self) -> Timing:

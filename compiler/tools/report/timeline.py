@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sscc.compiler.tools.inspection.inspection import DECODE
 from sscc.compiler.tools.report.kernels import shortened
 from sscc.compiler.tools.report.report_inputs import Sources
+from sscc.ir.choices import DECODE
 from sscc.ir.sizes import format_seconds
 from sscc.runtime.timing import Timing
 from sscc.runtime.timing.cost import SECOND

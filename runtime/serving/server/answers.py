@@ -41,6 +41,8 @@ class Counts:
     prompt: int
     new: int
     cached: int
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Format(ABC):
@@ -70,6 +72,8 @@ def counts_of(completions: Sequence[Completion], per_prompt: int) -> Counts:
         sum(done.prompt_tokens for done in prompts),
         sum(len(done.tokens) for done in completions),
         sum(done.cached_tokens for done in prompts),
+        sum(done.drafted_tokens for done in completions),
+        sum(done.accepted_tokens for done in completions),
     )
 
 
@@ -333,13 +337,21 @@ class ChatFormat(ChoicesFormat):
 
 
 def usage_of(counts: Counts) -> Json:
-    """Return OpenAI's `usage`."""
-    return {
+    """Return OpenAI's `usage`, with the numbers of drafted tokens that are part of the answer and that are not, if any
+    were drafted."""
+    usage = {
         "prompt_tokens": counts.prompt,
         "completion_tokens": counts.new,
         "total_tokens": counts.prompt + counts.new,
         "prompt_tokens_details": {"cached_tokens": counts.cached},
     }
+    if not counts.drafted:
+        return usage
+    drafts = {
+        "accepted_prediction_tokens": counts.accepted,
+        "rejected_prediction_tokens": counts.drafted - counts.accepted,
+    }
+    return usage | {"completion_tokens_details": drafts}
 
 
 _Scored = tuple[int, TokenLogprobs | None]

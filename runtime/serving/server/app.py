@@ -53,7 +53,8 @@ LEAST_VALUES = 1 << 16
 which nothing else runs."""
 
 TOTALS = (
-    "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
+    "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "verify_steps",
+    "drafted_tokens", "accepted_tokens", "decode_seconds",
     "prefill_steps", "prefill_seconds", "overhead_seconds",
     "shortened_prompts", "left_out_prompt_tokens", "draft_seconds",
     "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",

@@ -79,6 +79,13 @@ class MadeCall(Parameters):
     index: int | None = None
 
 
+class Prediction(Parameters):
+    """A text that the answer is expected to resemble."""
+
+    type: Literal["content"] = "content"
+    content: Annotated[Text, BeforeValidator(_text)]
+
+
 class Message(Parameters):
     """One message of a conversation. The role "developer" is OpenAI's newer name for "system"."""
 

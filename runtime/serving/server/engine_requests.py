@@ -283,6 +283,7 @@ def requests_for(
             raise ServedRequestErrors.NO_SUCH_BIASED_TOKEN(param="logit_bias", token=token, last=model.vocab_size - 1)
     grammars = [_grammar(body, prompt, model) for prompt in prompts]
     ends = frozenset(() if body.ignore_eos else model.ends) | frozenset(body.stop_token_ids)
+    predicted = _predicted(body, model)
     requests = [
         Request(
             prompt=prompt.tokens,
@@ -303,12 +304,25 @@ def requests_for(
             keep_stop=body.include_stop_str_in_output,
             spell_special=not body.skip_special_tokens,
             prompt_logprobs=_at_most(body.prompt_alternatives, model),
+            predicted=predicted,
         )
         for prompt, grammar in zip(prompts, grammars, strict=True)
         for index in range(body.n)
     ]
     _check_logprobs(requests)
     return requests
+
+
+def _predicted(body: GenerationBody, model: Model) -> tuple[int, ...]:
+    """Return the tokens of the text that the answer is expected to resemble; none without one. Raises ApiError if it is
+    longer than any answer."""
+    if not isinstance(body, ChatBody) or body.prediction is None:
+        return ()
+    text = body.prediction.content
+    size, most = len(text.encode()), model.max_context * model.longest_token
+    if size > most:
+        raise ServedRequestErrors.TOO_MANY_BYTES(param="prediction", size=size, tokens=model.max_context, most=most)
+    return tuple(encode(model.tokenizer, text, special=False))
 
 
 def _at_most(alternatives: int | None, model: Model) -> int | None:

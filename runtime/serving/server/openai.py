@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from sscc.runtime.serving.server.api_errors import ApiKind, Http
-from sscc.runtime.serving.server.conversation import Message, ToolChoice, Tools, tool_of
+from sscc.runtime.serving.server.conversation import Message, Prediction, ToolChoice, Tools, tool_of
 from sscc.runtime.serving.server.request_fields import Parameters, Text, ValueKind, refused, whole_characters
 from sscc.runtime.session.generation_config import overriding
 from sscc.runtime.session.sampling import Sampling
@@ -48,7 +48,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
     "prompt_cache_options": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -450,6 +449,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] = Field({}, description="variables of the chat template")
     documents: list[dict[str, Any]] | None = Field(None, description="for templates that read them")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    prediction: Prediction | None = Field(None, description="text that the answer is expected to resemble, as a draft")
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatBody:

@@ -96,11 +96,16 @@ class EventStream(Response):
                 if (error := failure(piece.finish, new_tokens[index], self._timeout)) is not None:
                     raise error
                 handle = self._handles[index]
-                counts = Counts(handle.prompt_tokens, new_tokens[index], handle.cached_tokens)
+                drafts = handle.drafted_tokens, handle.accepted_tokens
+                counts = Counts(handle.prompt_tokens, new_tokens[index], handle.cached_tokens, *drafts)
                 for event in self._form.events(index, piece, counts):
                     yield event
             cached = sum(handle.cached_tokens for handle in self._handles[:: self._per_prompt])
-            for event in self._form.closing(Counts(self._prompt_tokens, sum(new_tokens), cached)):
+            drafts = (
+                sum(handle.drafted_tokens for handle in self._handles),
+                sum(handle.accepted_tokens for handle in self._handles),
+            )
+            for event in self._form.closing(Counts(self._prompt_tokens, sum(new_tokens), cached, *drafts)):
                 yield event
         except Exception as error:
             for event in self._form.failing(as_api_error(error)):

@@ -75,7 +75,8 @@ def lower_decode_attention(
                     place = f.select(row.eq(ring.row), row * stride + fresh, place)
                 for source in sources[1:]:
                     inside = (row >= source.part.first) & (row < source.part.first + source.part.count)
-                    own = number - source.part.first  # numbers of rows that exist are valid; others are not used
+                    # Rows behind the cache are their numbers. Numbers of rows that exist are valid; others are not used.
+                    own = (row if source.part.in_place else number) - source.part.first
                     other = place if source.part.in_place else None
                     place = f.select(inside, source.row(own, inside & listed.eq(number), other), place)
                 return place

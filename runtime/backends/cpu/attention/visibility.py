@@ -28,23 +28,21 @@ EVERY_POSITION = Span()
 class Ring:
     """The ring of a slot's cache at a decode step.
 
-    A query sees the rows of the cache except one or two runs of the ring. Visible rows are numbered in their order, so
-    that the numbers of the rows that a query sees depend on its position and not on the number of spare rows that were
-    written.
+    Visible rows are numbered as if there were no spare rows: position p has the number base + (p - base) mod (B - base).
+    So the order of a query's sums does not depend on the number of spare rows.
 
     Attributes:
         row: row that the step writes.
         number: number of that row among the visible ones.
         end: number of visible rows when all are in use.
-        jump: number of the first visible row behind hidden ones; None if none are hidden.
-        hidden: number of rows hidden before it.
+        turned: rows from which a ring with spare rows begins, its size, and the number of visible rows in it; None
+            without spare rows.
     """
 
     row: Value
     number: Value
     end: Value
-    jump: Value | None = None
-    hidden: Value | None = None
+    turned: tuple[Value, Value, Value] | None = None
 
     @classmethod
     def of(cls, unit: Unit, step: DecodeAttention) -> Ring:
@@ -56,26 +54,22 @@ class Ring:
         if step.base:
             base = f.min(f.max(load_element(f, operands[step.base], unit.query), step.sink), most)
         end = most + step.recent
-        rows = end + step.spare - base
-        row = f.select(position < base, position, f.max(position - base, 0) % rows + base)
+        visible, ahead = end - base, f.max(position - base, 0)
+        number = f.select(position < base, position, ahead % visible + base)
         if not step.spare:
-            return cls(row, row, end)
-        # In the order of the ring, the rows behind the new one that no query sees: first those up to the ring's end.
-        newest = f.max(position - base, 0) if step.window_stride is None else f.max(position, 0) % step.window_stride
-        unseen = rows - f.min(newest + 1, end - base)
-        behind = f.min(unseen, base + rows - 1 - row)
-        before = unseen - behind
-        wraps = before > 0
-        jump, hidden = f.select(wraps, base, row + 1), f.select(wraps, before, behind)
-        early = position < base
-        number = f.select(early | wraps.eq(0), row, row - before)
-        return cls(row, number, end, f.select(early, end, jump), hidden)
+            return cls(number, number, end)
+        row = f.select(position < base, position, ahead % (visible + step.spare) + base)
+        first = f.select(position < base, end, base)  # before the ring is reached, rows are their numbers
+        return cls(row, number, end, (first, visible + step.spare, visible))
 
     def row_of(self, f: Function, number: Value) -> Value:
         """Return the row of a visible row's number, or with lanes of several."""
-        if self.jump is None or self.hidden is None:
+        if self.turned is None:
             return number
-        return f.select(number < f.like(self.jump, number), number, number + f.like(self.hidden, number))
+        first, ring, visible = (f.like(value, number) for value in self.turned)
+        older = number > f.like(self.number, number)
+        row = number + f.like(self.row - self.number, number) - f.select(older, visible, 0)
+        return f.select(number < first, number, f.select(row < first, row + ring, row))
 
 
 def visible_rows(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
