@@ -30,7 +30,7 @@ class DraftModelErrors(ErrorKind):
 class DraftModel(Drafter):
     """Drafts the tokens that a smaller model picks greedily.
 
-    The model reads the prompt when the first draft is asked for, and the tokens of the answer before each draft. It
+    The model reads the prompt before the first draft, and the new tokens of the answer before each further one. It
     forgets tokens of its own drafts that were not accepted.
 
     Args:
@@ -102,7 +102,7 @@ class DraftModel(Drafter):
         self._session.close()
 
     def _read_prompts(self, most: Array) -> None:
-        """Read the prompts of the slots whose first drafts are asked for."""
+        """Read the prompts of slots before their first drafts."""
         for slot in np.flatnonzero((most > 0) & (self._prompts > 0)).tolist():
             length = int(self._prompts[slot])
             self._session.prefill(slot, self._tokens[slot, :length].tolist())

@@ -67,8 +67,8 @@ class Drafter(ABC):
 class PromptLookup(Drafter):
     """Drafts the tokens that followed the newest ones earlier in the prompt or the answer (prompt lookup decoding).
 
-    Of the places where a sequence has its last tokens, the one with the longest common suffix is taken, and of several
-    the latest. The kind of a draft is the length of this suffix, at most `KINDS` - 1.
+    A draft continues the earlier place that has the longest suffix in common with the end of the sequence, the latest
+    of several. The kind of a draft is the length of this suffix, at most `KINDS` - 1.
 
     Args:
         slots: B.

@@ -9,9 +9,10 @@ most that is possible for a draft without probabilities (arXiv 2211.17192).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.drafting import KINDS, Drafter
 from sscc.runtime.session.session_errors import SessionErrors
-
-if TYPE_CHECKING:
-    from sscc.runtime.session.session import Session
 
 _CHANCE = np.array([0.0, 0.3, 0.5, 0.65, 0.75])
 """Chance of a drafted token to be accepted, if those before it were, by the kind of the draft, before any was verified.
@@ -213,6 +211,21 @@ class Speculation:
         self._drafter.close()
 
 
+class Steps(Protocol):
+    """The part of a session that decodes."""
+
+    signature: Signature
+
+    def decode(self, tokens: Mapping[int, int]) -> Array:
+        """See `Session.decode`."""
+
+    def verify_step(self, tokens: Array, count: Array) -> Array:
+        """See `Session.verify_step`."""
+
+    def accept(self, count: Array) -> None:
+        """See `Session.accept`."""
+
+
 class SpeculativeSlot:
     """Decoding in one slot of a session, as by `Session.decode`, with logits of drafted tokens computed ahead.
 
@@ -220,7 +233,7 @@ class SpeculativeSlot:
         left: tokens that may still be picked after the prompt.
     """
 
-    def __init__(self, session: Session, slot: int, speculation: Speculation, prompt: Array, left: int) -> None:
+    def __init__(self, session: Steps, slot: int, speculation: Speculation, prompt: Array, left: int) -> None:
         self._session, self._slot, self._speculation = session, slot, speculation
         speculation.start(slot, prompt)
         self._active = np.arange(session.signature.batch) == slot

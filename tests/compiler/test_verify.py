@@ -144,7 +144,7 @@ def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifact
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("llama", "int8"), ("llama", "budgets"), ("gemma3", "small"), ("chunked", "small")]
+    ("family", "way"), [("llama", "int8"), ("llama", "indexed"), ("gemma3", "small"), ("chunked", "small")]
 )
 def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: str, artifacts: Artifacts) -> None:
     for length in (30, 12):

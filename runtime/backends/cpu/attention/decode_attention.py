@@ -74,10 +74,11 @@ def lower_decode_attention(
                 if sources[0].name != cache:
                     place = f.select(row.eq(ring.row), row * stride + fresh, place)
                 for source in sources[1:]:
-                    inside = (row >= source.part.first) & (row < source.part.first + source.part.count)
-                    # Rows behind the cache are their numbers. Numbers of rows that exist are valid; others are not used.
-                    own = (row if source.part.in_place else number) - source.part.first
+                    own = number - source.part.first  # numbers of rows that exist are valid; others are not used
+                    inside = (listed >= source.part.first) & (listed < source.part.first + source.part.count)
                     other = place if source.part.in_place else None
+                    if source.part.in_place:  # no row of the ring is replaced
+                        inside = inside & row.eq(listed)
                     place = f.select(inside, source.row(own, inside & listed.eq(number), other), place)
                 return place
 

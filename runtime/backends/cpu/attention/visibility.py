@@ -28,8 +28,8 @@ EVERY_POSITION = Span()
 class Ring:
     """The ring of a slot's cache at a decode step.
 
-    Visible rows are numbered as if there were no spare rows: position p has the number base + (p - base) mod (B - base).
-    So the order of a query's sums does not depend on the number of spare rows.
+    Visible rows are numbered as if there were no spare rows: position p has number base + (p - base) mod (B - base). So
+    the order of a query's sums does not depend on the number of spare rows.
 
     Attributes:
         row: row that the step writes.
