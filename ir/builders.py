@@ -171,6 +171,26 @@ def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
     return collapsed
 
 
+def with_first_axis_split(source: ir.Value, first: int) -> ir.Value:
+    """Return `source` [n, ..] as [first, n / first, ..]."""
+    size, *rest = source.type.shape
+    shape = [first, size // first, *rest]
+    groups = [[0, 1], *([axis] for axis in range(2, len(shape)))]
+    split: ir.Value = tensor.ExpandShapeOp(
+        tensor_type(shape, source.type.element_type), source, groups, [], shape
+    ).result
+    return split
+
+
+def with_first_axes_joined(source: ir.Value) -> ir.Value:
+    """Return `source` [m, n, ..] as [m * n, ..]."""
+    first, second, *rest = source.type.shape
+    groups = [[0, 1], *([axis] for axis in range(2, len(rest) + 2))]
+    type_ = tensor_type([first * second, *rest], source.type.element_type)
+    joined: ir.Value = tensor.CollapseShapeOp(type_, source, groups).result
+    return joined
+
+
 def _unit_groups(longer: list[int], shorter: list[int]) -> list[list[int]]:
     """Return, for each dimension of `shorter`, the dimensions of `longer` that it expands to: itself and added unit
     ones."""

@@ -1,8 +1,9 @@
 """Threading of the inputs of a short causal convolution.
 
-A decode step reads the previous inputs from a ring, in which the input of position p is in row p mod (taps - 1), and
-then writes its own. A chunk of a prompt is convolved together with the inputs before it; its last inputs are kept for
-the next chunk, and the end of a prompt writes them into the ring. Both sum from the oldest tap to the newest:
+A step reads the previous inputs from a ring of K rows, in which the input of position p is in row p mod K, and then
+writes its own: K = taps - 1, and V + 1 more in a program whose steps have V drafted tokens. A chunk of a
+prompt is convolved together with the inputs before it; its last inputs are kept for the next chunk, and the end of a
+prompt writes them into the ring. Both sum from the oldest tap to the newest:
 
     y[t] = bias + sum over j < taps of weight[j] * x[t - taps + 1 + j]
 """
@@ -25,6 +26,8 @@ from sscc.ir.builders import (
     positions_tensor,
     reshape,
     tensor_type,
+    with_first_axes_joined,
+    with_first_axis_split,
 )
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.df import TOGETHER
@@ -86,31 +89,61 @@ class InputThreader(StateThreader):
         return function
 
     def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
-        """Return the convolution of a token [B, channels, 1], and the ring with its input."""
+        """Return the convolution of the tokens of a step [Q, channels, 1], and the ring with their inputs."""
         ring, position, active = added
-        slots, channels = self.facts.batch, self.channels
-        x = reshape(transposed(values(kv.operand_of(self.operator, "x")), TOKENS_LAST), [slots, channels])
+        slots, tokens, channels = self.facts.batch, self.tokens, self.channels
+        x = reshape(transposed(values(kv.operand_of(self.operator, "x")), TOKENS_LAST), [slots * tokens, channels])
         block = ir.InsertionPoint.current.block
         first = len(block.operations)
-        rows = [extract_slice(ring, [0, 0, row, 0], [slots, 1, 1, channels]) for row in range(self.kept)]
+        rows = [extract_slice(ring, [0, 0, row, 0], [slots, 1, 1, channels]) for row in range(self.geometry.cache_rows)]
         rows = [reshape(row, [slots, channels]) for row in rows]
-        i64 = position.type.element_type
+        new = [self._of_token(x, token) for token in range(tokens)]
+        outs = [
+            self._convolved_token(values, self._of_token(position, token), rows, new[: token + 1])
+            for token in range(tokens)
+        ]
+        out = outs[0]
+        if tokens > 1:
+            parts = [reshape(part, [slots, 1, channels]) for part in outs]
+            whole = tensor.ConcatOp(tensor_type([slots, tokens, channels], self.element), 1, parts).result
+            out = with_first_axes_joined(whole)
+        row = kv.Row(position, position, index_constant(0), position.type).row
+        ring = kv.UpdateRows(ring, reshape(x, [slots * tokens, 1, 1, channels]), row, active, ring.type).updated
+        _put_together(block, first)
+        return transposed(reshape(out, [slots * tokens, 1, channels]), TOKENS_LAST), [ring]
+
+    def _of_token(self, values: ir.Value, token: int) -> ir.Value:
+        """Return the part [B, ..] of a value [Q, ..] that belongs to token number `token` of each slot."""
+        if self.tokens == 1:
+            return values
+        slots, each = self.facts.batch, list(values.type.shape)[1:]
+        apart = with_first_axis_split(values, slots)
+        return reshape(extract_slice(apart, [0, token, *[0] * len(each)], [slots, 1, *each]), [slots, *each])
+
+    def _convolved_token(
+        self, values: Values, position: ir.Value, rows: Sequence[ir.Value], new: Sequence[ir.Value]
+    ) -> ir.Value:
+        """Return the convolution [B, channels] of one token of each slot.
+
+        Args:
+            position: [B], its position.
+            rows: [B, channels] each, the rows of the ring before the step.
+            new: [B, channels] each, inputs of the step's tokens up to this one.
+        """
+        i64, count = position.type.element_type, len(rows)
+        own = new[-self.taps :]
 
         def inputs(at: ir.Value, *numbers: ir.Value) -> list[ir.Value]:
-            """Return the inputs of all taps of one channel, of its rows and its new input."""
+            """Return the inputs of all taps of one channel, of its rows and its new inputs."""
             in_order = []
-            for back in range(self.kept, 0, -1):
-                ahead = arith.AddIOp(at, arith.ConstantOp(i64, self.kept - back).result).result
-                row = arith.RemSIOp(ahead, arith.ConstantOp(i64, self.kept).result).result
-                in_order.append(_selected(row, numbers[: self.kept]))
-            return [*in_order, numbers[self.kept]]
+            for back in range(self.kept, len(own) - 1, -1):
+                ahead = arith.AddIOp(at, arith.ConstantOp(i64, count - back).result).result
+                row = arith.RemSIOp(ahead, arith.ConstantOp(i64, count).result).result
+                in_order.append(_selected(row, numbers[:count]))
+            return [*in_order, *numbers[count:]]
 
-        given, each = [position, *rows, x], [[0], *[[0, 1]] * (self.kept + 1)]
-        out = self._convolved(values, given, each, inputs, [slots, channels])
-        row = kv.Row(position, position, index_constant(0), position.type).row
-        ring = kv.UpdateRows(ring, reshape(x, [slots, 1, 1, channels]), row, active, ring.type).updated
-        _put_together(block, first)
-        return transposed(reshape(out, [slots, 1, channels]), TOKENS_LAST), [ring]
+        given, each = [position, *rows, *own], [[0], *[[0, 1]] * (count + len(own))]
+        return self._convolved(values, given, each, inputs, [self.facts.batch, self.channels])
 
     def _chunk(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return the convolution of a chunk [1, channels, C], and its last inputs."""
@@ -179,18 +212,20 @@ class InputThreader(StateThreader):
         numbers = [Argument("input", name, index_type) for name in ("slot", "length")]
         function = self.end_function(COMPRESS, [self.before, self.ring, *numbers], [self.ring])
         before, ring, slot, length = function.arguments
-        i64 = ir.IntegerType.get_signless(64)
+        i64, rows = ir.IntegerType.get_signless(64), self.geometry.cache_rows
         with ir.InsertionPoint(function.entry_block), function.location:
 
             def place() -> ir.Value:
-                """Return the number of the input in a row: (row - length) mod kept."""
-                laps = arith.MulIOp(length, index_constant(self.kept - 1)).result
+                """Return the number of the input in a row: (row - length + kept) mod K, or any for a spare row."""
+                laps = arith.MulIOp(length, index_constant(rows - 1)).result
                 ahead = arith.AddIOp(linalg.IndexOp(1).result, laps).result
-                return arith.IndexCastOp(i64, arith.RemSIOp(ahead, index_constant(self.kept)).result).result
+                ahead = arith.AddIOp(ahead, index_constant(self.kept)).result
+                number = arith.RemSIOp(ahead, index_constant(rows)).result
+                return arith.IndexCastOp(i64, arith.MinSIOp(number, index_constant(self.kept - 1)).result).result
 
             offsets: list[Offset] = [slot, 0, 0, 0]
-            if self.kept > 1:
-                ring = filled(ring, offsets, before, elementwise([], tensor_type([1, self.kept], i64), place))
+            if rows > 1:
+                ring = filled(ring, offsets, before, elementwise([], tensor_type([1, rows], i64), place))
             else:  # a ring of one row
                 ring = insert_slice(before, ring, offsets)
             func.ReturnOp([ring])

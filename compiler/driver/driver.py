@@ -71,6 +71,7 @@ from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import lost_scores, position_biases
 from sscc.compiler.frontend.rules import CapturedRule, capture_rule
+from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.special_tokens import check_vocabulary
 from sscc.compiler.frontend.stateful import OPERATORS
@@ -153,8 +154,8 @@ class CompilationErrors(ErrorKind):
     NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
     NOT_VERIFIED = (
         UnsupportedError,
-        "--verify {drafted} does not support models whose layers keep a recurrent state, inputs of a convolution or "
-        "keys of an index: leave --verify out",
+        "--verify {drafted} does not support models whose layers keep a recurrent state or keys of an index: leave "
+        "--verify out",
     )
     ALIBI_ROWS = (
         UnsupportedError,
@@ -521,7 +522,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 def _check_verified(prefill: Captured, geometry: Geometry) -> None:
     """Refuse steps of several tokens for a model whose layers keep another state than rows of attention."""
-    kept = {operator.target for operator in OPERATORS}
+    kept = {operator.target for operator in OPERATORS} - {SHORT_CONVOLUTION.target}
     if geometry.spare and any(target in kept for _, target in stateful_operators(prefill)):
         raise CompilationErrors.NOT_VERIFIED(drafted=geometry.spare)
 

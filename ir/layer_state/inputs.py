@@ -16,8 +16,13 @@ from sscc.ir.schedule import DTYPE_BYTES
 
 def ring_geometry(geometry: Geometry, taps: int) -> Geometry:
     """Return the geometry of the last `taps` - 1 inputs, whatever rows `geometry` has for layers that attend: that of
-    position p is in row p mod (taps - 1)."""
-    return replace(geometry.windowed(Span(taps - 1)), dtype=PLAIN)
+    position p is in row p mod (taps - 1 + spare).
+
+    A token reads `taps` - 1 inputs before its own, where a query of attention sees its own row among those of the
+    window. So if none of a step's spare + 1 tokens stays, one more input has to.
+    """
+    spare = geometry.spare + 1 if geometry.spare else 0
+    return replace(geometry.windowed(Span(taps - 1)), dtype=PLAIN, spare=spare)
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,12 @@ class Inputs(Rows):
     def by_name(self) -> dict[str, StateTensor]:
         """The tensors, by their names without the group's."""
         (stream,) = self.streams
-        shape = (self.kv_heads, self.geometry.cache_rows, stream.width)
+        ring, before = (
+            (self.kv_heads, rows, stream.width) for rows in (self.geometry.cache_rows, self.geometry.visible_rows)
+        )
         tensors = (
-            StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, shape, stepped=True, part="cache"),
-            StateTensor(stream.scratch, Extent.PROMPT, self.sizes.dtype, shape),
+            StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, ring, stepped=True, part="cache"),
+            StateTensor(stream.scratch, Extent.PROMPT, self.sizes.dtype, before),
         )
         return {tensor.name: tensor for tensor in tensors}
 
@@ -47,7 +54,7 @@ class Inputs(Rows):
     def carried_bytes(self) -> int:
         """See `LayerState`."""
         (stream,) = self.streams
-        return self.layers * self.geometry.cache_rows * stream.width * DTYPE_BYTES[self.sizes.dtype]
+        return self.layers * self.geometry.visible_rows * stream.width * DTYPE_BYTES[self.sizes.dtype]
 
     def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: no position has anything that lasts."""
@@ -66,4 +73,4 @@ class Inputs(Rows):
 
     def in_words(self) -> str:
         """See `LayerState`."""
-        return f"the last {self.geometry.cache_rows} inputs of a convolution of {self.streams[0].width} channels"
+        return f"the last {self.geometry.visible_rows} inputs of a convolution of {self.streams[0].width} channels"

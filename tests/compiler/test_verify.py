@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     Gemma4TextConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -61,6 +62,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         **SHAPE, num_hidden_layers=4, head_dim=8, global_head_dim=8, hidden_size_per_layer_input=6,
         vocab_size_per_layer_input=96, layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=10,
         num_kv_shared_layers=2,
+    ),
+    "convolution": Lfm2Config(
+        **SHAPE, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3
     ),
     "sinks": GptOssConfig(
         **SHAPE, num_hidden_layers=2, head_dim=8, sliding_window=10, num_local_experts=3, num_experts_per_tok=2
@@ -134,7 +138,7 @@ def check_verified(session: Session, lengths: tuple[int, ...], tolerance: float 
     ("family", "way"),
     [("llama", "small"), ("llama", "everything"), ("llama", "int8"), ("llama", "indexed"), ("llama", "budgets"),
      ("gemma3", "int8"), ("latent", "small"), ("chunked", "small"), ("shared", "small"),
-     ("sinks", "small")],
+     ("sinks", "small"), ("convolution", "small")],
 )  # fmt: skip
 def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifacts: Artifacts) -> None:
     """Prompts that overflow the budget, fill the ring partly, and nearly nothing; bit for bit on the native one."""
@@ -144,8 +148,9 @@ def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifact
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("llama", "int8"), ("llama", "indexed"), ("gemma3", "small"), ("chunked", "small")]
-)
+    ("family", "way"), [("llama", "int8"), ("llama", "indexed"), ("gemma3", "small"), ("chunked", "small"),
+     ("convolution", "small")],
+)  # fmt: skip
 def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: str, artifacts: Artifacts) -> None:
     for length in (30, 12):
         prompt, tokens = random_tokens(length), random_tokens(CONTEXT - length, seed=1)
@@ -158,7 +163,7 @@ def test_levels_agree(level: int, artifacts: Artifacts) -> None:
     check_verified(opened(artifacts("llama", "small", level)), (30, 5))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "convolution"])
 def test_the_reference_interpreter_agrees(family: str, artifacts: Artifacts) -> None:
     """It computes products of more rows in another order."""
     check_verified(opened(artifacts(family), "reference"), (30, 5), tolerance=1e-5)
