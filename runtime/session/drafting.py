@@ -67,8 +67,10 @@ class Drafter(ABC):
 class PromptLookup(Drafter):
     """Drafts the tokens that followed the newest ones earlier in the prompt or the answer (prompt lookup decoding).
 
-    A draft continues the earlier place that has the longest suffix in common with the end of the sequence, the latest
-    of several. The kind of a draft is the length of this suffix, at most `KINDS` - 1.
+    A draft continues the earlier position that has the longest suffix in common with the end of the sequence. Of
+    several it is the one closest to where the last draft would have gone on, so that an edited text is followed behind
+    a changed word. A changed word itself has no common suffix; the text is followed for a few tokens anyway. The kind
+    of a draft is the length of the suffix, at most `KINDS` - 1, and 1 without one.
 
     Args:
         slots: B.
@@ -77,12 +79,16 @@ class PromptLookup(Drafter):
     """
 
     _LONGEST = 8
-    """Length of a common suffix from which on no better place is searched."""
+    """Length from which on common suffixes count as equal."""
+    _LOST = 4
+    """Tokens without a common suffix behind which a text is not followed."""
 
     def __init__(self, slots: int, drafted: int, capacity: int) -> None:
         # The prompt and the answer, with a predicted text between them. Pages that no token has reached use no memory.
         self._tokens = np.zeros((slots, 2 * capacity + 2), np.int32)
         self._counts = np.zeros(slots, np.int64)
+        self._expected, self._searched = np.full(slots, -1), np.zeros(slots, np.int64)
+        self._found = np.zeros(slots, np.int64)  # tokens when a suffix was found last
         self._draft = np.zeros((slots, drafted), np.int64)
         self._drafted, self._matched = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         self._capacity = capacity
@@ -99,6 +105,7 @@ class PromptLookup(Drafter):
         tokens = np.concatenate([prompt, *more])
         self._tokens[slot, : len(tokens)] = tokens
         self._counts[slot] = len(tokens)
+        self._expected[slot] = -1
 
     def stop(self, slot: int) -> None:
         """See `Drafter`."""
@@ -112,9 +119,13 @@ class PromptLookup(Drafter):
 
     def find(self, most: Array) -> Array:
         """See `Drafter`."""
-        found = (self._draft, self._drafted, self._matched)
+        followed = (self._expected >= 0) & (self._counts - self._found <= self._LOST)
+        self._expected[:] = np.where(followed, self._expected + self._counts - self._searched, -1)
+        found = (self._expected, self._draft, self._drafted, self._matched)
         _native.look_up(self._tokens, self._counts, most, self._LONGEST, *found)
-        kinds: Array = np.minimum(self._matched, KINDS - 1)
+        np.copyto(self._searched, self._counts)
+        np.copyto(self._found, self._counts, where=self._matched > 0)
+        kinds: Array = np.where(self._drafted > 0, np.clip(self._matched, 1, KINDS - 1), 0)
         return kinds
 
     def draft(self, most: Array, tokens: Array) -> Array:

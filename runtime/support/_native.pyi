@@ -329,17 +329,21 @@ def look_up(
     counts: NDArray[np.int64],
     most: NDArray[np.int64],
     longest: int,
+    expected: NDArray[np.int64],
     draft: NDArray[np.int64],
     drafted: NDArray[np.int64],
     matched: NDArray[np.int64],
 ) -> None:
     """Draft the next tokens of sequences: those that followed where the sequence has the longest suffix in common with
-    its end, at most `longest` tokens; of several such places the latest one.
+    its end, at most `longest` tokens; of several such positions the one closest to an expected one.
 
     Args:
         tokens: [B, T], the sequences; a negative token separates texts.
         counts: [B], number of tokens of each sequence.
         most: [B], number of tokens to draft at most; 0 for none.
+        expected: [B], position of the token that the last one is expected to repeat; -1 for none, which stands for the
+            latest. Without a common suffix the draft begins behind this position. Replaced by the position that was
+            taken, or -1.
         draft: [B, V], into which the drafted tokens are written.
         drafted: [B], into which their numbers are written.
         matched: [B], into which the lengths of the suffixes are written; 0 without a place.

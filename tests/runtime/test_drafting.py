@@ -14,23 +14,27 @@ from sscc.runtime.support import _native
 DRAFTED = 4
 
 
-def looked_up(tokens: list[int], most: int, longest: int) -> tuple[list[int], int]:
-    """The draft of a sequence and the length of its suffix, by definition."""
-    best = 0, 0
-    for end in range(1, len(tokens)):
-        for length in range(1, min(longest, end) + 1):
-            suffix, place = tokens[len(tokens) - length :], tokens[end - length : end]
-            if suffix == place and min(suffix) >= 0 and length >= best[0]:
-                best = length, end
-    if not best[0]:
-        return [], 0
+def looked_up(tokens: list[int], most: int, longest: int, expected: int) -> tuple[list[int], int, int]:
+    """The draft of a sequence, the length of its suffix, and the position that it continues, by definition."""
+    found: dict[int, int] = {}
+    for at in range(len(tokens) - 1):
+        for length in range(1, min(longest, at + 1) + 1):
+            suffix, place = tokens[len(tokens) - length :], tokens[at + 1 - length : at + 1]
+            if suffix == place and min(suffix) >= 0:
+                found[at] = length
+    best = max(found.values(), default=0)
+    if not best and not 0 <= expected < len(tokens) - 1:
+        return [], 0, -1
+    places = [at for at, length in found.items() if length == best] if best else [expected]
+    # Of equally close ones the later one.
+    taken = max(places, key=lambda at: (-abs(at - expected) if expected >= 0 else 0, at))
     draft: list[int] = []
-    for at in range(most):
-        token = [*tokens, *draft][best[1] + at]
+    for step in range(most):
+        token = [*tokens, *draft][taken + 1 + step]
         if token < 0:
             break
         draft.append(token)
-    return draft, best[0]
+    return draft, best, taken
 
 
 def found(lookup: PromptLookup, most: list[int]) -> tuple[list[list[int]], list[int]]:
@@ -41,7 +45,7 @@ def found(lookup: PromptLookup, most: list[int]) -> tuple[list[list[int]], list[
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_it_finds_the_longest_suffix_and_of_several_the_latest(seed: int) -> None:
+def test_it_finds_the_longest_suffix_and_of_several_the_closest(seed: int) -> None:
     random = np.random.default_rng(seed)
     vocabulary, count = int(random.integers(2, 6)), 3
     sequences = [random.integers(0, vocabulary, random.integers(1, 60)).tolist() for _ in range(count)]
@@ -53,19 +57,25 @@ def test_it_finds_the_longest_suffix_and_of_several_the_latest(seed: int) -> Non
         row[: len(sequence)] = sequence
     most = random.integers(0, DRAFTED + 1, count)
     draft, drafted, matched = np.zeros((count, DRAFTED), np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    _native.look_up(tokens, np.array(list(map(len, sequences))), most, 5, draft, drafted, matched)
+    expected = random.integers(-1, 50, count) if seed % 2 else np.full(count, -1)
+    before = expected.copy()
+    lengths = np.array([len(sequence) for sequence in sequences])
+    _native.look_up(tokens, lengths, most, 5, expected, draft, drafted, matched)
     for slot, sequence in enumerate(sequences):
-        expected, length = looked_up(sequence, int(most[slot]), 5) if most[slot] else ([], 0)
-        assert draft[slot, : drafted[slot]].tolist() == expected
-        assert matched[slot] == length
+        if most[slot] and len(sequence) > 1:
+            wanted, length, taken = looked_up(sequence, int(most[slot]), 5, int(before[slot]))
+            assert draft[slot, : drafted[slot]].tolist() == wanted
+            assert (matched[slot], expected[slot]) == (length, taken)
+        else:
+            assert (drafted[slot], matched[slot], expected[slot]) == (0, 0, before[slot])
 
 
 def test_arrays_of_other_sizes_are_refused() -> None:
     two, three = np.zeros(2, np.int64), np.zeros(3, np.int64)
     with pytest.raises(UsageError):
-        _native.look_up(np.zeros((2, 8), np.int32), three, two, 5, np.zeros((2, 4), np.int64), two, two)
+        _native.look_up(np.zeros((2, 8), np.int32), three, two, 5, two, np.zeros((2, 4), np.int64), two, two)
     with pytest.raises(UsageError):
-        _native.look_up(np.zeros((2, 8), np.int32), two + 9, two, 5, np.zeros((2, 4), np.int64), two, two)
+        _native.look_up(np.zeros((2, 8), np.int32), two + 9, two, 5, two, np.zeros((2, 4), np.int64), two, two)
 
 
 def test_an_answer_is_looked_up_in_prompt_answer_and_predicted_text() -> None:
@@ -80,6 +90,25 @@ def test_an_answer_is_looked_up_in_prompt_answer_and_predicted_text() -> None:
     assert found(lookup, [4, 4]) == ([[5, 6, 9, 3], [7, 8]], [2, 1])
     lookup.stop(0)
     assert found(lookup, [4, 4])[0] == [[], [7, 8]]
+
+
+def test_an_edited_text_is_followed_behind_a_changed_word() -> None:
+    lookup = PromptLookup(1, DRAFTED, 64)
+    text = [1, 9, 9, 2, 3, 4, 9, 9, 5, 6, 7, 9, 9, 8]
+    lookup.start(0, np.array([*text, 20]))
+    one, here = np.ones(1, np.bool_), np.zeros(1, np.int64)
+    drafts = []
+    for token in (2, 3, 30, 9, 9, 31):  # 4 and 5 are changed
+        lookup.extend(here + token, one)
+        drafts.append(found(lookup, [3]))
+    assert drafts == [
+        ([[3, 4, 9]], [1]), ([[4, 9, 9]], [2]), ([[9, 9, 5]], [1]), ([[9, 5, 6]], [1]), ([[5, 6, 7]], [2]),
+        ([[6, 7, 9]], [1]),
+    ]  # fmt: skip
+    for token in (32, 33, 34, 35):
+        lookup.extend(here + token, one)
+        drafts.append(found(lookup, [3]))
+    assert drafts[-1] == ([[]], [0])  # the text is lost
 
 
 def run(pace: Pace, kind: int, right: int, cost: float, steps: int, drafting: float = 0.0) -> tuple[float, int]:

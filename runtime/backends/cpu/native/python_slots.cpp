@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -95,25 +96,35 @@ std::int64_t common_suffix(const std::int32_t* tokens, std::int64_t a, std::int6
     return length;
 }
 
-// Drafts the next tokens of a sequence of `count` tokens, up to `most`: those that followed the latest of the earlier
-// positions that have the longest suffix in common with the end. They are repeated where they reach the end. Returns
-// their number and the length of the suffix.
+// Drafts the next tokens of a sequence of `count` tokens, up to `most`: those that followed the earlier position with
+// the longest suffix in common with the end. Of several such positions it is the one closest to `expected`, or the latest
+// if that is negative. Without any it is `expected` itself. Tokens are repeated where they reach the end. Returns their
+// number and the length of the suffix, and sets `expected` to the position.
 std::pair<std::int64_t, std::int64_t> look_up(const std::int32_t* tokens, std::int64_t count, std::int64_t most,
-                                              std::int64_t longest, std::int64_t* draft) {
-    std::int64_t best = 0, place = 0;
-    for (std::int64_t at = count - 2; at >= 0 && best < longest; --at) {
+                                              std::int64_t longest, std::int64_t& expected, std::int64_t* draft) {
+    std::int64_t best = 0, place = -1;
+    const auto farther = [&](std::int64_t at) {
+        return expected < 0 || std::abs(at - expected) >= std::abs(place - expected);
+    };
+    for (std::int64_t at = count - 2; at >= 0; --at) {
         if (tokens[at] != tokens[count - 1]) {
             continue;
         }
         const auto length = common_suffix(tokens, at, count - 1, longest);
-        if (length > best) {
+        if (length > best || (length == best && length > 0 && !farther(at))) {
             best = length;
-            place = at + 1;
+            place = at;
+        }
+        if (best == longest && (expected < 0 || at <= expected)) {
+            break;  // earlier positions are farther from the expected one
         }
     }
-    if (best == 0) {
+    if (best == 0 && (expected < 0 || expected >= count - 1)) {
+        expected = -1;
         return {0, 0};
     }
+    expected = best > 0 ? place : expected;
+    place = expected + 1;
     std::int64_t drafted = 0;
     const auto period = count - place;
     while (drafted < most && tokens[place + drafted % period] >= 0) {
@@ -124,11 +135,12 @@ std::pair<std::int64_t, std::int64_t> look_up(const std::int32_t* tokens, std::i
 }
 
 void look_up_all(const Array<const std::int32_t, 2>& tokens, const Array<const std::int64_t, 1>& counts,
-                 const Array<const std::int64_t, 1>& most, std::int64_t longest, const Array<std::int64_t, 2>& draft,
+                 const Array<const std::int64_t, 1>& most, std::int64_t longest,
+                 const Array<std::int64_t, 1>& expected, const Array<std::int64_t, 2>& draft,
                  const Array<std::int64_t, 1>& drafted, const Array<std::int64_t, 1>& matched) {
     const auto slots = tokens.shape(0);
     const auto fits = [slots](const auto& array) { return array.shape(0) == slots; };
-    if (!fits(counts) || !fits(most) || !fits(draft) || !fits(drafted) || !fits(matched)) {
+    if (!fits(counts) || !fits(most) || !fits(expected) || !fits(draft) || !fits(drafted) || !fits(matched)) {
         fail("TOKEN_TABLE_SHAPES");
     }
     for (std::size_t slot = 0; slot < slots; ++slot) {
@@ -138,7 +150,7 @@ void look_up_all(const Array<const std::int32_t, 2>& tokens, const Array<const s
         }
         std::tie(drafted(slot), matched(slot)) =
             most(slot) > 0 && counts(slot) > 1
-                ? look_up(&tokens(slot, 0), counts(slot), most(slot), longest, &draft(slot, 0))
+                ? look_up(&tokens(slot, 0), counts(slot), most(slot), longest, expected(slot), &draft(slot, 0))
                 : std::pair<std::int64_t, std::int64_t>{0, 0};
     }
 }
@@ -153,8 +165,8 @@ void add_slots(nb::module_& m) {
         .def("start", &TokenTable::start, nb::arg("slot"), nb::arg("most"), nb::arg("ends"))
         .def("append", &TokenTable::append, array("tokens"), array("given"), nb::arg("now"), array("gaps"),
              array("finish"));
-    m.def("look_up", &look_up_all, array("tokens"), array("counts"), array("most"), nb::arg("longest"), array("draft"),
-          array("drafted"), array("matched"));
+    m.def("look_up", &look_up_all, array("tokens"), array("counts"), array("most"), nb::arg("longest"), array("expected"),
+          array("draft"), array("drafted"), array("matched"));
 }
 
 }  // namespace sscc
