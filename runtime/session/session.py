@@ -546,6 +546,11 @@ class Session:
         """Return the absolute position that the slot's next token has in its text."""
         return self._slots.text_position(slot)
 
+    def room(self, slot: int) -> int:
+        """Return the number of tokens that can still be fed to the slot; 0 for a slot without a prompt."""
+        self._slots.check(slot)
+        return int(self._slots.room[slot])
+
     def release(self, slot: int) -> None:
         """Forget a slot's sequence, if it has one."""
         self._slots.check(slot)

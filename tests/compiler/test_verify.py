@@ -3,10 +3,12 @@ one by one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from sscc.compiler.frontend.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.options.compile_options import CompileOptions, cache_options
+from sscc.compiler.tools.commands import cli
 from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import reading, stack_tensors
@@ -45,7 +48,7 @@ from sscc.runtime.session.speculation import Speculation
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CONTEXT, SHAPE, SMALL, Artifacts, loaded, opened
 from tests.compiler.test_chunked_layers import LLAMA4
-from tests.errors import raises
+from tests.errors import check, raises, reported
 from tests.families import random_tokens
 
 DRAFTED = 3
@@ -326,3 +329,28 @@ def test_what_cannot_be_drafted_is_refused(artifacts: Artifacts) -> None:
         DraftModel(plain, session.signature)
     with raises(DraftModelErrors.VOCABULARY, draft=96, tokens=97):
         DraftModel(session, replace(session.signature, vocab_size=97))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    """The JSON object that a command prints."""
+    assert cli.main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_commands_know_steps_of_several_tokens(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
+    path = artifacts("llama")
+    sizes = ("-p", 0, "-n", 3, "-d", 20, "-b", 2, "-r", 1)
+    measured = printed(capsys, "bench", path, *sizes)["results"]
+    assert [(result["test"], result["tokens"], result["slots"]) for result in measured] == [
+        ("decode", 3, 2), ("verify", 3, 2)
+    ]  # fmt: skip
+    inspected = printed(capsys, "inspect", path)
+    assert inspected["verify"]["launches"] == inspected["decode"]["launches"] == 3
+    assert inspected["spare_kv_bytes"] == 2 * DRAFTED * small_stacks.ROW
+    prompt = ",".join(map(str, random_tokens(9) * 3))
+    words = ("run", path, "--token-ids", prompt, "--max-new-tokens", 30, "--ignore-eos")
+    plain, drafted = (printed(capsys, *words, *more) for more in ((), ("--speculate", "lookup")))
+    assert plain["tokens"] == drafted["tokens"]
+    assert plain["verify_steps"] == 0 < drafted["drafted_tokens"]
+    error = reported(["run", str(artifacts("llama", "indexed alone")), "--token-ids", "1", "--speculate", "lookup"])
+    check(error, SessionErrors.NO_VERIFY)

@@ -7,10 +7,10 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sscc.compiler.options.execution_options import ExecutionOptions
 from sscc.compiler.options.progress import bar
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.session.session import Session
 
+Step = Literal["decode", "verify"]
+"""Entries that feed tokens to all slots."""
 PROMPT, NEW, DEPTH = 512, 128, 512
 UNTIMED_STEPS = 2
 CALIBRATION_BYTES = 256 << 20
@@ -210,42 +212,56 @@ class Bench:
         self._done = self._all = 0
 
     def run(self, plan: Plan) -> Iterator[Measurement]:
-        """Yield the measurement of every prompt, then of every number of steps at every depth and batch."""
-        decodes = list(itertools.product(plan.depths, plan.batches, plan.steps))
+        """Yield the measurement of every prompt, then of every number of steps at every depth and batch: steps of one
+        token, and of several if the program has them."""
+        entries: tuple[Step, ...] = ("decode", "verify") if self._artifact.signature.drafted else ("decode",)
+        decodes = list(itertools.product(plan.depths, plan.batches, plan.steps, entries))
         self._done, self._all = 0, (len(plan.prompts) + len(decodes)) * (1 + self._repetitions)
         for tokens in plan.prompts:
             self._update(f"prefill {tokens}")
             yield self._prefill(tokens)
-        for depth, slots, count in decodes:
-            self._update(f"decode {count} at {depth}, {slots} slot{'s' * (slots > 1)}")
-            yield self._decode(count, depth, slots)
+        for depth, slots, count, entry in decodes:
+            self._update(f"{entry} {count} at {depth}, {slots} slot{'s' * (slots > 1)}")
+            yield self._decode(count, depth, slots, entry)
 
     def _prefill(self, tokens: int) -> Measurement:
         prompt = self._tokens(tokens)
         seconds = self._repeated(lambda: self._timed(lambda: self._session.prefill(0, prompt)))
         return self._measurement("prefill", tokens, 1, 0, seconds, None)
 
-    def _decode(self, count: int, depth: int, slots: int) -> Measurement:
+    def _decode(self, count: int, depth: int, slots: int, entry: Step) -> Measurement:
         import numpy as np
 
-        session, batch = self._session, self._artifact.signature.batch
+        session, signature = self._session, self._artifact.signature
+        batch, drafted = signature.batch, signature.drafted if entry == "verify" else 0
         session.reset()
         for slot in range(slots):
             session.prefill(slot, self._tokens(depth))
         kept = [session.snapshot(slot) for slot in range(slots)]
         active = np.arange(batch) < slots
 
+        def step(tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+            if not drafted:
+                session.decode_step(tokens, active)
+                return
+            room = session.room(0)
+            session.verify_step(np.repeat(tokens[:, None], drafted + 1, 1), active * min(drafted + 1, room))
+            session.accept(active.astype(np.int64))
+
+        def run(steps: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> None:
+            for each in steps:
+                step(each)
+
         def once() -> float:
             for slot, snapshot in enumerate(kept):
                 session.restore(slot, snapshot)
             tokens = [self._tokens(batch) for _ in range(UNTIMED_STEPS + count)]
-            for step in tokens[:UNTIMED_STEPS]:
-                session.decode_step(step, active)
-            return self._timed(lambda: [session.decode_step(step, active) for step in tokens[UNTIMED_STEPS:]])
+            run(tokens[:UNTIMED_STEPS])
+            return self._timed(lambda: run(tokens[UNTIMED_STEPS:]))
 
         seconds = self._repeated(once)
         read = self._ranks * step_bytes(self._artifact, slots, depth)
-        return self._measurement("decode", count, slots, depth, seconds, read)
+        return self._measurement(entry, count, slots, depth, seconds, read)
 
     def _tokens(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return self._random.integers(0, self._artifact.signature.vocab_size, count)

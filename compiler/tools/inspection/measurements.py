@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.file_form import decode
 
-Test = Literal["prefill", "decode"]
+Test = Literal["prefill", "decode", "verify"]
 
 
 class MeasurementErrors(ErrorKind):
@@ -35,7 +35,8 @@ class Measurement:
     """One test, measured several times.
 
     Attributes:
-        test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
+        test: "prefill" of `tokens` tokens, "decode" of `tokens` steps, or "verify" of `tokens` steps of V + 1 tokens in
+            each slot, the first of which stays.
         slots: number of slots that decode together.
         depth: tokens in each slot before the test.
         seconds: time of each repetition.
@@ -61,7 +62,7 @@ class Measurement:
     def name(self) -> str:
         if self.test == "prefill":
             return f"prefill {self.tokens}"
-        return f"decode {self.tokens} at {self.depth}, {self.slots} slot{'s' * (self.slots > 1)}"
+        return f"{self.test} {self.tokens} at {self.depth}, {self.slots} slot{'s' * (self.slots > 1)}"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def measured(sources: Sources) -> Measured | None:
         return None
     rows = []
     for result in bench.results:
-        steps = result.tokens if result.test == "decode" else 1
+        steps = 1 if result.test == "prefill" else result.tokens
         median = statistics.median(result.seconds) / steps
         least = None if result.bytes_per_step is None else result.bytes_per_step / result.bandwidth
         rows.append(
@@ -74,6 +74,6 @@ def _modelled(sources: Sources, test: str, tokens: int, depth: int, slots: int) 
             return time_prefill(artifact, sources.target, tokens).seconds
         if slots < artifact.signature.batch:
             return None  # the model covers only steps of all slots
-        return time_decode(artifact, sources.target, depth, staying=sources.staying).seconds
+        return time_decode(artifact, sources.target, depth, staying=sources.staying, entry=test).seconds
     except UsageError:
         return None
