@@ -190,4 +190,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """`compiled(family, geometry, batch=, chunk=, dtype=, opt_level=, target=)`: a tiny model, compiled once."""
     from tests.families import Compiler
 
-    return Compiler(tmp_path_factory.mktemp("compiled"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    folder.mkdir(exist_ok=True)
+    return Compiler(folder)
