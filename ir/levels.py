@@ -464,12 +464,15 @@ def check_legal(module: ir.Module, level: str) -> None:
         diagnostics = [f"{origin_of(d)}{d.message}" for d in error.error_diagnostics]
         raise LevelErrors.INVALID_IR(level=level, diagnostics=diagnostics or [str(error)]) from None
     legal = LEGAL_DIALECTS[level]
+    checked: set[ir.Attribute] = set()  # most attributes occur many times in a module
     for op in walk(module):
         dialect = op.name.partition(".")[0]
         if dialect not in legal:
             raise _illegal(op, LevelErrors.ILLEGAL_OPERATION, level=level)
         for attribute in op.attributes.values():
-            _check_literal(op, attribute)
+            if attribute not in checked:
+                _check_literal(op, attribute)
+                checked.add(attribute)
 
 
 def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:

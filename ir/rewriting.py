@@ -29,9 +29,10 @@ def is_rematerialised(op: ir.Operation) -> bool:
 
     Such operations are cloned to their uses instead of being passed across a function boundary.
     """
-    if op.name in _REMATERIALISED:
+    name = op.name
+    if name in _REMATERIALISED:
         return True
-    if op.name not in _RESHAPES and fill_value(op) is None:
+    if name not in _RESHAPES and fill_value(op) is None:
         return False
     return all(
         isinstance(value.owner, ir.Operation | ir.OpView) and is_rematerialised(value.owner.operation)
@@ -42,9 +43,10 @@ def is_rematerialised(op: ir.Operation) -> bool:
 def fill_value(op: ir.Operation) -> ir.Value | None:
     """Return the constant with which `op` fills a tensor (linalg.fill, or an equivalent form); None for other
     operations."""
-    if op.name == "linalg.fill":
+    name = op.name
+    if name == "linalg.fill":
         return op.operands[0]
-    if op.name != "linalg.generic" or any(isinstance(v.type, ir.RankedTensorType) for v in list(op.operands)[:-1]):
+    if name != "linalg.generic" or any(isinstance(v.type, ir.RankedTensorType) for v in op.operands[:-1]):
         return None
     block = op.regions[0].blocks[0]
     first = block.operations[0].operation
@@ -66,18 +68,17 @@ def is_zeros(value: ir.Value) -> bool:
 
 def outer_values(op: ir.Operation) -> list[ir.Value]:
     """Return the values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
-    if not op.regions:  # fast path for most operations
-        return list(dict.fromkeys(op.operands))
-    ops = (op, *walk(op))
-    inside = {result for inner in ops[1:] for result in inner.results}
-    inside |= {argument for inner in ops for region in inner.regions for block in region.blocks
+    own = dict.fromkeys(op.operands)
+    return list(own | dict.fromkeys(_captured(op)) if op.regions else own)
+
+
+def _captured(op: ir.Operation) -> list[ir.Value]:
+    """Return the values that operations nested in `op` read and that are defined outside of it, in order."""
+    nested = list(walk(op))
+    inside = {result for inner in nested for result in inner.results}
+    inside |= {argument for inner in (op, *nested) for region in inner.regions for block in region.blocks
                for argument in block.arguments}  # fmt: skip
-    seen: dict[ir.Value, None] = {}
-    for inner in ops:
-        for operand in inner.operands:
-            if operand not in inside:
-                seen.setdefault(operand)
-    return list(seen)
+    return [operand for inner in nested for operand in inner.operands if operand not in inside]
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
@@ -88,11 +89,12 @@ def producer(value: ir.Value) -> ir.Operation | None:
 def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
     """Clone `op` at the current insertion point with operands replaced according to `values`. Rematerialised operands
     that are not in `values` are cloned first. Results are added to `values`."""
-    for operand in outer_values(op):
-        if stand_in(operand, values) is None:
+    captured = _captured(op) if op.regions else []
+    for operand in dict.fromkeys([*op.operands, *captured]):
+        if operand not in values and stand_in(operand, values) is None:
             raise RewritingErrors.VALUE_LEFT_BEHIND(origin=origin_of(op), op=op.name)
     clone: ir.Operation = op.clone().operation
-    for inner in (clone, *walk(clone)):
+    for inner in (clone, *walk(clone)) if captured else (clone,):
         for index, operand in enumerate(inner.operands):
             if operand in values:
                 inner.operands[index] = values[operand]
@@ -103,10 +105,12 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
 
 def stand_in(operand: ir.Value, values: ValueMap) -> ir.Value | None:
     """Return the value that replaces `operand`; None if `values` has none. A rematerialised operand is cloned first."""
-    source = producer(operand)
-    if operand not in values and source is not None and is_rematerialised(source):
+    if operand not in values:
+        source = producer(operand)
+        if source is None or not is_rematerialised(source):
+            return None
         clone_with(source, values)
-    return values.get(operand)
+    return values[operand]
 
 
 def is_splat(op: ir.Operation) -> bool:

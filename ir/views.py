@@ -18,7 +18,8 @@ SLICES = frozenset({"tensor.extract_slice", "tensor.insert_slice"})
 
 def is_view(op: ir.Operation) -> bool:
     """Return True if `op` is a reshape, a slice, an insertion (a view of its destination), or a transposition."""
-    return op.name in RESHAPES or op.name in SLICES or permutation_of(op) is not None
+    name = op.name
+    return name in RESHAPES or name in SLICES or permutation_of(op) is not None
 
 
 def root_of(value: ir.Value) -> ir.Value:
@@ -56,14 +57,15 @@ def permutation_of(op: ir.Operation) -> list[int] | None:
 
     None for other operations, and for the transposition of a constant, which has no memory that a view could show.
     """
-    if MOVED in op.attributes or not op.operands:
+    name = op.name
+    if name not in ("linalg.transpose", "linalg.generic") or len(op.operands) != 2 or MOVED in op.attributes:
         return None
     source = producer(op.operands[0])
     if source is not None and is_rematerialised(source):
         return None
-    if op.name == "linalg.transpose":
+    if name == "linalg.transpose":
         return list(op.attributes["permutation"])
-    if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
+    if len(op.results) != 1:
         return None
     block = op.regions[0].blocks[0]
     first: Any = block.operations[0].operation

@@ -244,7 +244,7 @@ class StageBody:
         module = call.parent.operation
         while module.name != "builtin.module":
             module = module.parent.operation
-        return cls(next(f for f in functions(module.opview) if f.name.value == name))
+        return cls(ir.SymbolTable(module)[name])
 
     @property
     def all_ops(self) -> list[ir.Operation]:

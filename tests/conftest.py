@@ -38,7 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 SAME_MODELS = {
     "compiled": (
-        *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
+        *(f"tests/test_{name}.py" for name in ("levels", "native")),
         "tests/runtime/backends/cpu/test_positions.py",
         "tests/runtime/test_watching.py",
     ),
@@ -50,13 +50,22 @@ SAME_MODELS = {
 which takes seconds to import what they need: those of a line share a process."""
 
 LONGEST = (
+    "tests/test_families.py",
     *SAME_MODELS["windows"],
-    "tests/compiler/frontend/test_capture.py",
-    "tests/fuzz/test_fuzz.py",
-    *SAME_MODELS["options"],
-    "tests/compiler/test_driver.py",
-    "tests/models/tiny/test_compiled.py",
+    *(f"tests/compiler/test_{name}.py" for name in ("learned_indexes", "recurrent_states", "kept_weights")),
     "tests/test_smollm2.py",
+    *SAME_MODELS["options"],
+    "tests/compiler/test_several_operators.py",
+    "tests/passes/test_shard.py",
+    "tests/models/tiny/test_compiled.py",
+    "tests/fuzz/test_fuzz.py",
+    *(f"tests/compiler/test_{name}.py" for name in ("prefixes", "shared_rows", "short_convolution")),
+    "tests/oracles/test_query_policy.py",
+    "tests/test_geometries.py",
+    "tests/compiler/fleet/test_replicas.py",
+    *(f"tests/compiler/frontend/test_{name}.py" for name in ("gguf_models", "capture")),
+    *(f"tests/runtime/backends/cpu/{name}.py" for name in ("test_query_attention", "native/test_sanitizers")),
+    "tests/compiler/test_driver.py",
     "tests/runtime/test_artifact_faults.py",
     "tests/runtime/engine/test_company.py",
     "tests/test_soak.py",
@@ -190,4 +199,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """`compiled(family, geometry, batch=, chunk=, dtype=, opt_level=, target=)`: a tiny model, compiled once."""
     from tests.families import Compiler
 
-    return Compiler(tmp_path_factory.mktemp("compiled"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    folder.mkdir(exist_ok=True)
+    return Compiler(folder)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -311,18 +313,17 @@ Compile = Callable[..., CompiledModel]
 class Compiler:
     """Compiles families, each with each set of options once.
 
-    Captures take most of the time, so one serves all geometries and machines that share a context; and all `-O` levels
-    begin with the same graph.
+    Captures take most of the time, so one serves all geometries and machines; and all `-O` levels begin with the same
+    graph. Processes that test side by side share the files: each is written under a name of its
+    own, and then takes the name of what it holds.
 
     Args:
-        folder: where checkpoints and artifacts go.
+        folder: where checkpoints, dumps and artifacts go.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._done: dict[tuple[object, ...], CompiledModel] = {}
-        self._imports: dict[tuple[object, ...], Path] = {}
-        self._graphs: dict[tuple[object, ...], Path] = {}
 
     def __call__(
         self,
@@ -344,50 +345,68 @@ class Compiler:
         """A target like "rdu", with other figures."""
         data = described(figures)
         data["name"] = "-".join(f"{name}-{value:g}" for name, value in figures.items())
-        file = self._folder / f"{data['name']}.json"
-        file.write_text(json.dumps(data))
+        file = self._once(f"{data['name']}.json", lambda file: file.write_text(json.dumps(data)))
         return f"rdu:{file}"
 
     def checkpoint(self, family: str, dtype: str = "f32") -> Path:
         """A Hugging Face folder with the family's random weights."""
-        folder = self._folder / f"{family}.{dtype}"
-        if not folder.exists():
-            random_model(family, _dtype(dtype)).save_pretrained(folder)
-        return folder
+        return self._once(f"{family}.{dtype}", random_model(family, _dtype(dtype)).save_pretrained)
 
     def _compile(
         self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int, target: str
     ) -> CompiledModel:
-        checkpoint, output = self.checkpoint(family, dtype), self._folder / f"{len(self._done)}.rdu"
-        graph = self._graph(checkpoint, g, batch, chunk, dtype, target)
-        compile_model(
-            CompileOptions(model=graph, compile_from="graph", checkpoint=checkpoint, output=output, opt_level=opt_level)
-        )
-        return CompiledModel(random_model(family, _dtype(dtype)), Artifact.load(output))
+        checkpoint = self.checkpoint(family, dtype)
+
+        def write(output: Path) -> None:
+            graph = self._graph(checkpoint, g, batch, chunk, dtype, target)
+            options = CompileOptions(graph, output, compile_from="graph", checkpoint=checkpoint, opt_level=opt_level)
+            compile_model(options)
+
+        name = _file_name(family, g, batch, chunk, dtype, opt_level, target)
+        return CompiledModel(random_model(family, _dtype(dtype)), Artifact.load(self._once(f"{name}.rdu", write)))
 
     def _graph(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str, target: str) -> Path:
         """The dump of level graph, whatever the `-O` level: made once."""
-        key = (checkpoint, g, batch, chunk, dtype, target)
-        if key not in self._graphs:
-            start = self._folder / f"{len(self._graphs)}.import.mlir"
+
+        def write(file: Path) -> None:
+            start = file.with_suffix(".import.mlir")
             adapted(self._import(checkpoint, g, batch, chunk, dtype), start, g, target)
-            file = self._graphs[key] = self._folder / f"{len(self._graphs)}.graph.mlir"
             compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
-        return self._graphs[key]
+
+        return self._once(f"{_file_name(checkpoint.name, g, batch, chunk, dtype, target)}.graph.mlir", write)
 
     def _import(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str) -> Path:
-        """The dump that a capture gives: made once for all geometries of one context."""
-        key = (checkpoint, g.max_context, g.spare, batch, chunk, dtype)
-        if key not in self._imports:
-            file = self._imports[key] = self._folder / f"{len(self._imports)}.captured.mlir"
-            shape = cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
+        """The dump that a capture gives: made once for all geometries with as many spare rows. No window lies between their contexts, so that
+        none is inert in one of them alone."""
+        context = max(g.max_context, CONTEXT)
+
+        def write(file: Path) -> None:
+            captured = replace(g, max_context=context)
+            shape = cache_options(captured) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
             compile_model(CompileOptions(checkpoint, file, compile_to="import", **shape))
-        return self._imports[key]
+
+        return self._once(f"{_file_name(checkpoint.name, context, g.spare, batch, chunk, dtype)}.captured.mlir", write)
+
+    def _once(self, name: str, write: Callable[[Path], object]) -> Path:
+        """Return the file or folder of a name, which `write` writes if no process of this run did."""
+        path = self._folder / name
+        if not path.exists():
+            own = self._folder / f"{os.getpid()}.{name}"
+            write(own)
+            try:
+                own.replace(path)
+            except OSError:  # another process has written the same folder
+                if not path.is_dir():
+                    raise
+        return path
+
+
+def _file_name(*key: object) -> str:
+    return f"{key[0]}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
 
 
 def adapted(captured: Path, file: Path, geometry: Geometry, target: str = "rdu") -> None:
-    """Writes a dump of level import anew for another geometry of the same context, and another machine: what was
-    captured knows neither."""
+    """Writes a dump of level import anew for another geometry and another machine: what was captured knows neither."""
     with mlir():
         module = read_dump(captured)
         set_facts(module, get_facts(module)[0], geometry)

@@ -72,7 +72,7 @@ def test_every_variation_is_of_some_type() -> None:
     assert set(varied) == set(VARIATIONS)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-neox"])
+@pytest.mark.parametrize("family", ["llama", "gpt-neox"])
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, compiled: Compiler) -> None:
     """bf16 keeps 8 bits, and the order of roundings is nobody's to define: no fixed distance to transformers can be
     asked for. What can: against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16

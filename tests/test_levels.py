@@ -26,7 +26,7 @@ from sscc.ir.schedule import launches, pipelines
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pass_pipeline import PIPELINES
 from sscc.runtime.session.artifact import Artifact
-from tests.families import FAMILIES, TWO_KINDS, CompiledModel, Compiler, numbers, random_tokens
+from tests.families import BATCH, CHUNK, FAMILIES, TWO_KINDS, CompiledModel, Compiler, numbers, random_tokens
 from tests.torch_session import TorchSession
 
 LEVELS = (0, 1, 2)
@@ -260,8 +260,9 @@ def test_every_pass_leaves_what_the_ir_computes(
 ) -> None:
     """The IR evaluator after every pass of -O0, -O1 and -O2, against the level import: `sscc bisect` ends with 0."""
     model = compiled.checkpoint("taking-turns")
-    cache_ = "--kv-sink 2 --kv-recent 8 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
-    assert cli.main(["bisect", str(model), f"-O{opt_level}", "--json", "--steps", "2", *cache_]) == 0
+    cache_ = "--kv-sink 2 --kv-recent 8 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 64".split()
+    shape = ["--prefill-chunk", str(CHUNK), "--batch", str(BATCH)]
+    assert cli.main(["bisect", str(model), f"-O{opt_level}", "--json", "--steps", "2", *cache_, *shape]) == 0
     passes = [json.loads(line)["name"].partition("{")[0] for line in capsys.readouterr().out.splitlines()]
     first = PIPELINES[0].index(BuildEntries())  # entries that can be run are made here
     assert passes == [*(item.name for item in PIPELINES[opt_level][first:]), "schedule"]

@@ -24,9 +24,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from sscc.compiler.frontend.construction import canonical_names
-from sscc.compiler.frontend.decompositions import decompose, works_in_place
+from sscc.compiler.frontend.decompositions import decompose
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.mutations import works_in_place
 from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
+from sscc.compiler.frontend.mutations import ORIGIN, without_mutations, works_in_place
 from sscc.ir.errors import ErrorKind, UnsupportedError
 
 WITHOUT_EFFECT = (
@@ -29,8 +30,6 @@ WITHOUT_EFFECT = (
 )
 """Operators that return their first operand, or nothing: a program is on one device, has no gradients, and its dtypes
 are those of the export."""
-ORIGIN = ("nn_module_stack", "stack_trace")
-"""Metadata of a node that its decomposition keeps: the path of its module and its source lines."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -57,7 +56,11 @@ def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     with _override_composite_implicit_decomp(dict.fromkeys(_kept_whole(), _keep)):
         module = _retraced(module, lambda run: run) if _needs_one_trace(module) else _decomposed(module)
         if any(works_in_place(node) for node in module.graph.nodes):
-            module = _retraced(module, lambda run: functionalize(run, remove="mutations"))
+            rewritten = without_mutations(module, _trace_mode())
+            if rewritten is not None:
+                module = _decomposed(rewritten)
+            else:
+                module = _retraced(module, lambda run: functionalize(run, remove="mutations"))
     join_slices(module)
     return module
 
@@ -280,11 +283,6 @@ COMPLEX: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._assert_tensor_metadata.default: lambda z, **expected: None,
 }
 """Implementations of operators on complex numbers, which rotary embeddings use."""
-
-
-def works_in_place(node: torch.fx.Node) -> bool:
-    """Return True if an operation of a graph changes one of its operands."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def join_slices(module: torch.fx.GraphModule) -> None:

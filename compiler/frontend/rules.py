@@ -17,7 +17,8 @@ from torch.fx.node import map_arg
 
 from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
-from sscc.compiler.frontend.decompositions import decompose, works_in_place
+from sscc.compiler.frontend.decompositions import decompose
+from sscc.compiler.frontend.mutations import works_in_place
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only, source_line
 from sscc.compiler.options.policy import Policy, Rule, file_of, method_of, place_of

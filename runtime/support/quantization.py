@@ -119,6 +119,9 @@ def dequantize(parts: Parts, weight_format: WeightFormat) -> Array:
         _dequantize_rows(some, f, numbers[start : start + step])
 
     starts = range(0, len(numbers), step)
+    if len(starts) == 1:  # a small weight costs less than a thread
+        fill(0)
+        return numbers.reshape(*parts[first.name].shape[:-1], columns)
     with ThreadPoolExecutor(max(1, min(len(starts), _native.usable_threads()))) as pool:
         for _ in pool.map(fill, starts):
             pass

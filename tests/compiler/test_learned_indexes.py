@@ -119,7 +119,8 @@ def test_tokens_are_those_of_transformers_generate(
 @pytest.mark.parametrize("family", ["latent", "blocks"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(family: str, artifacts: Artifacts) -> None:
     eager = EagerSnapStream(eager_model(random_model, family), CACHES["everything"])
-    check_levels(artifacts, family, "everything", eager, random_tokens(23), random_tokens(16, seed=1))
+    prompt, tokens = random_tokens(23), random_tokens(16, seed=1)
+    check_levels(artifacts, family, "everything", eager, prompt, tokens, looped=family == "latent")
 
 
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
@@ -135,7 +136,7 @@ def test_a_slot_alone_has_the_bits_of_a_slot_in_company(family: str, artifacts: 
     check_company(opened(artifacts(family)))
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ["windows beside", "choices taken over"])
 def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(family: str, artifacts: Artifacts) -> None:
     check_in_pieces(opened(artifacts(family)))
 
@@ -145,7 +146,7 @@ def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifact
     check_continued(opened(artifacts(family)), (1, 2), 5)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ["windows beside", "choices taken over"])
 def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: Path) -> None:
     check_copied(
         *(Session.from_artifact(loaded(artifacts(family)), interpreter="native") for _ in range(2)), tmp_path / "slot"
@@ -196,7 +197,7 @@ def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
 
 def test_every_pass_keeps_the_numbers(tmp_path: Path) -> None:
     random_model("latent").save_pretrained(tmp_path)
-    shape = ["--kv-budget", "48", "--kv-recent", "40", "--max-context", "64", "--prefill-chunk", "7"]
+    shape = ["--kv-budget", "48", "--kv-recent", "40", "--max-context", "64", "--prefill-chunk", "7", "--batch", "2"]
     assert cli.main(["bisect", str(tmp_path), *shape, "--precision", "f64"]) == 0
 
 

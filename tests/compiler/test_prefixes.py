@@ -40,7 +40,7 @@ CASES = {
 )
 def test_a_prompt_continues_another_bit_for_bit(case: str, opt_level: int, compiled: Compiler) -> None:
     family, geometry = CASES[case]
-    program = compiled(family, geometry, batch=2, chunk=7, opt_level=opt_level)
+    program = compiled(family, geometry, opt_level=opt_level)
     session = Session(program.artifact.signature, native_interpreter(program.artifact))
     if "all queries" in case:
         assert session.reusable_chunks(50) == 7, "the queries of chunks are kept with their rows"

@@ -51,7 +51,7 @@ def scored(session: Session, tokens: list[int], top: int = 1) -> np.ndarray:
 )  # fmt: skip
 def test_logprobs_are_those_of_the_whole_text(family: str, opt_level: int, compiled: Compiler) -> None:
     """The cache has 11 rows. Lengths are below, at and above the slots, and end within a chunk and at its end."""
-    program = compiled(family, SMALL, batch=3, chunk=7, opt_level=opt_level)
+    program = compiled(family, SMALL, opt_level=opt_level)
     session = Session(program.artifact.signature, native_interpreter(program.artifact))
     with torch.no_grad():
         logits = program.model(torch.tensor([PROMPT])).logits[0].double()
@@ -72,7 +72,7 @@ def test_ranks_score_together(tmp_path: Path) -> None:
 
 
 def test_bf16(compiled: Compiler) -> None:
-    program = compiled("llama3-rope", SMALL, batch=3, chunk=7, dtype="bf16")
+    program = compiled("llama3-rope", SMALL, dtype="bf16")
     session = Session(program.artifact.signature, native_interpreter(program.artifact))
     ours = scored(session, PROMPT)
     for length in (1, 20, 39):
@@ -82,7 +82,7 @@ def test_bf16(compiled: Compiler) -> None:
 
 
 def test_an_engine_scores_between_the_steps_of_others(compiled: Compiler) -> None:
-    program = compiled("llama3-rope", SMALL, batch=3, chunk=7)
+    program = compiled("llama3-rope", SMALL)
     session = Session(program.artifact.signature, native_interpreter(program.artifact))
     alone = scored(session, PROMPT)
     with Engine(session) as engine:

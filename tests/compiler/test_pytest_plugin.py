@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from pathlib import Path
@@ -122,25 +123,28 @@ def test_the_examples_of_the_documentation(repository: pytest.Pytester, artifact
     run(repository).assert_outcomes(passed=7)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[[case]]", "a.toml*artifact*model"),
-        ("artifact = 'a'", "neither a ?[[]case]] nor replay = true"),
-        ("artifact = 'a'\nintepreter = 'native'", "'intepreter'; did you mean*"),
-        ("artifact = 'a'\n[[case]]\nprompt = 'a'", "case 1 has no expected answer"),
-        ("artifact = 'a'\n[[case]]\nexpected = 'a'", "case 1*prompts"),
-        ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\ntemperature = 1.0", "give seed"),
-        ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\nmax_tokens = 0", "max_tokens is 0"),
-        ("artifact = ", "a.toml*TOML*"),
-    ],
-)
-def test_mistakes_are_a_line(repository: pytest.Pytester, text: str, message: str) -> None:
-    (repository.path / "golden" / "a.toml").write_text(text)
+MISTAKES = [
+    ("[[case]]", ".toml*artifact*model"),
+    ("artifact = 'a'", "neither a ?[[]case]] nor replay = true"),
+    ("artifact = 'a'\nintepreter = 'native'", "'intepreter'; did you mean*"),
+    ("artifact = 'a'\n[[case]]\nprompt = 'a'", "case 1 has no expected answer"),
+    ("artifact = 'a'\n[[case]]\nexpected = 'a'", "case 1*prompts"),
+    ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\ntemperature = 1.0", "give seed"),
+    ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\nmax_tokens = 0", "max_tokens is 0"),
+    ("artifact = ", ".toml*TOML*"),
+]
+
+
+def test_mistakes_are_a_line(repository: pytest.Pytester) -> None:
+    for number, (text, _) in enumerate(MISTAKES):
+        (repository.path / "golden" / f"{number}.toml").write_text(text)
     result = run(repository)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*{message}*"])
+    result.assert_outcomes(errors=len(MISTAKES))
     assert "Traceback" not in result.stdout.str()
+    reports = re.split(r"_+ ERROR collecting golden/(\d+)\.toml _+", result.stdout.str())
+    lines = {int(number): report.splitlines() for number, report in zip(reports[1::2], reports[2::2], strict=True)}
+    for number, (_, message) in enumerate(MISTAKES):
+        assert fnmatch.filter(lines[number], f"*{message}*"), message
 
 
 def test_a_program_that_is_not_there_fails(repository: pytest.Pytester) -> None:

@@ -85,6 +85,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         **SHAPE, num_hidden_layers=3, lru_width=32, attention_window_size=9, logits_soft_cap=5.0,
     ),
 }  # fmt: skip
+STATES = ("delta", "mamba", "mamba2", "gated units")
+"""A family for each recurrence with states of its own form."""
 NEW = 12
 
 
@@ -108,7 +110,7 @@ def generated(family: str, length: int) -> list[int]:
     ("family", "opt_level", "interpreter"),
     [
         *((family, 2, "native") for family in CONFIGS),
-        *((family, 0, "reference") for family in ("delta", "mamba2", "side by side")),
+        *((family, 0, "reference") for family in ("delta", "mamba2")),
     ],
 )
 def test_tokens_are_those_of_transformers_generate(
@@ -126,35 +128,34 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifact
     g = CACHES[kept]
     model = eager_model(random_model, "delta")
     eager = EagerQuerySelection(model, g, g.landmark_bits) if g.by_query else EagerSnapStream(model, g)
-    check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1))
+    check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1), looped=kept == "small")
 
 
-@pytest.mark.parametrize("family", ["delta", "mamba"])
-def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, artifacts: Artifacts) -> None:
+def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
     """Against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16 run, within 1.5."""
-    session, model = opened(artifacts(family, dtype="bf16")), partial(random_model, family)
+    session, model = opened(artifacts("mamba", dtype="bf16")), partial(random_model, "mamba")
     our_error, their_error, _ = errors_in_bf16(session, model, random_tokens(25), random_tokens(20, seed=1))
     assert 0 < our_error <= 1.5 * their_error
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", STATES)
 def test_a_slot_alone_has_the_bits_of_a_slot_in_company(family: str, artifacts: Artifacts) -> None:
     check_company(opened(artifacts(family)))
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", STATES)
 def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(family: str, artifacts: Artifacts) -> None:
     check_in_pieces(opened(artifacts(family)))
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", STATES)
 def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: Path) -> None:
     check_copied(
         *(Session.from_artifact(loaded(artifacts(family)), interpreter="native") for _ in range(2)), tmp_path / "slot"
     )
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", STATES)
 def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifacts) -> None:
     """The state before a chunk is kept with the chunk before it."""
     check_continued(opened(artifacts(family)), (1, 2), 5)
@@ -190,7 +191,7 @@ def test_every_pass_keeps_the_numbers(tmp_path: Path) -> None:
     """The evaluator takes a chunk as one block of tokens, the reference interpreter token by token: f64 tells them
     apart where either is wrong."""
     random_model("delta").save_pretrained(tmp_path)
-    shape = ["--kv-budget", "48", "--kv-recent", "40", "--max-context", "64", "--prefill-chunk", "7"]
+    shape = ["--kv-budget", "48", "--kv-recent", "40", "--max-context", "64", "--prefill-chunk", "7", "--batch", "2"]
     assert cli.main(["bisect", str(tmp_path), *shape, "--precision", "f64"]) == 0
 
 

@@ -157,13 +157,14 @@ def test_levels_and_interpreters_agree_with_eager_pytorch_and_with_the_oracle(
 ) -> None:
     """Prompts in chunks of 7 that fill all rows, some of the selected ones, and less than the observation window."""
     path = folder / "weighted.py" if name == "weighted" else RULES / f"{name}.py"
-    levels = [(0, "reference"), (1, "native"), (2, "native")]
+    levels = [(0, "reference"), (2, "native"), *([(1, "native")] if name == "weighted" else [])]
     sessions = {(level, how): opened(compiled(path, level), how) for level, how in levels}
     geometry, tokens, excused = geometry_of(path, LAYERS), random_tokens(5, seed=1), 0
     for length in (40, 11, 3):
         prompt = random_tokens(length)
         logits = {key: fed(session, prompt, tokens, slot=1) for key, session in sessions.items()}
-        assert np.array_equal(logits[1, "native"], logits[2, "native"])
+        looped = logits[2, "native"]
+        assert np.array_equal(logits.get((1, "native"), looped), looped)
         eager = EagerSnapStream(model_of("llama", IMPLEMENTATION), geometry, rule=rule_of(path))
         expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
         for ours in logits.values():
@@ -176,7 +177,7 @@ def test_levels_and_interpreters_agree_with_eager_pytorch_and_with_the_oracle(
         first = oracle.prefill(prompt)
         excused += oracle.count_near_ties(eager.selected, TIE)
         oracle.adopt(eager.selected)
-        agree(logits[2, "native"], torch.stack([first, *(oracle.decode(token) for token in tokens)]).numpy())
+        agree(looped, torch.stack([first, *(oracle.decode(token) for token in tokens)]).numpy())
     assert excused <= 2
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sscc.compiler.frontend.decompositions import WITHOUT_EFFECT, decompose, decomposition_table, works_in_place
+from sscc.compiler.frontend import decompositions
+from sscc.compiler.frontend.decompositions import WITHOUT_EFFECT, decompose, decomposition_table
+from sscc.compiler.frontend.mutations import works_in_place
 from sscc.compiler.frontend.quiet import quiet_libraries
 
 
@@ -97,3 +102,62 @@ def test_slices_with_gaps_or_in_common_stay(parts: tuple[slice, ...]) -> None:
     result, expected = module(*sources)[0], Written(*parts)(*sources)
     written = [i for part in parts for i in range(12)[part]]
     assert torch.equal(result[..., written], expected[..., written])
+
+
+def through_views(x: Tensor) -> Tensor:
+    """A mutation shows in every view of the memory: through the tensor, beside it, and of the result."""
+    whole = x * 2
+    row, turned, pairs = whole[1], whole.transpose(0, 1), whole.view(4, 2, 3)
+    beside = pairs[:, 0]
+    changed = turned[1:3].permute(1, 0, 2)[..., :1].mul_(x[:, :2, :1])
+    row.add_(changed[0, 0]).unsqueeze(0)[:, 2:].copy_(x[0, :1])
+    return torch.cat([whole.flatten(), row.flatten(), turned.flatten(), beside.flatten(), changed.flatten()])
+
+
+def of_the_whole(x: Tensor) -> Tensor:
+    whole = x + 1
+    first, second = whole[:, :1], whole.select(1, 1)
+    whole.masked_fill_(x > 0, 7.0).sub_(second[:, None].clone())
+    first[:, 0] = second
+    return torch.cat([first, second[:, None], whole], 1)
+
+
+def of_a_narrower_type(x: Tensor) -> Tensor:
+    return x.bfloat16().mul_(x[0])
+
+
+def of_an_operand(x: Tensor) -> Tensor:
+    return x.mul_(2.0) + 1
+
+
+def of_parts(x: Tensor) -> Tensor:
+    whole = x + 1
+    left, right = whole.split([1, 2], -1)
+    left.mul_(right[..., :1])
+    return whole - right.sum()
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "again"),
+    [(through_views, 0), (of_the_whole, 0), (of_a_narrower_type, 1), (of_an_operand, 1), (of_parts, 1)],
+)
+def test_mutations_show_in_every_tensor_of_the_memory(function: Callable[[Tensor], Tensor], again: int) -> None:
+    """Without tracing the graph again, except where a mutation needs what a graph of one tensor does not say."""
+    x = torch.randn(2, 4, 3)
+    program = exported(Function(function), x.clone())
+    assert any(works_in_place(node) for node in program.graph.nodes)
+    with torch.no_grad(), mock.patch.object(decompositions, "_retraced", wraps=decompositions._retraced) as retraced:
+        module = decompose(program.graph_module)
+    assert retraced.call_count == again
+    result = module(x.clone())
+    result = result[-1] if isinstance(result, (tuple, list)) else result
+    assert torch.equal(result, function(x.clone()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -78,9 +79,13 @@ def assert_close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("n", [1, 3, 8, 9, 15, 16, 40])
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize(
+    ("family", "geometry", "n"),
+    [
+        *itertools.product(["llama"], GEOMETRIES, [1, 3, 8, 9, 15, 16, 40]),
+        *itertools.product(["qwen2", "gpt-neox"], GEOMETRIES, [9, 40]),
+    ],
+)
 def test_equals_the_independent_oracle(family: str, geometry: str, n: int) -> None:
     g = GEOMETRIES[geometry]
     ours, oracle = EagerSnapStream(load(family, "sscc"), g), oracle_for(family, g)

@@ -93,14 +93,14 @@ def _replayed(session: TorchSession, last: int) -> int:
 @pytest.mark.parametrize(
     ("kind", "geometry", "interpreter", "count", "low", "high"),
     [
-        ("dense", FULL, "native", 64, 0.97, 1.0),
+        ("dense", FULL, "native", 32, 0.97, 1.0),
         ("dense", ROWS_32, "native", 64, 0.93, 1.0),
         ("dense", ROWS_32, "reference", 40, 0.93, 1.0),
-        ("dense", STREAMING, "native", 64, 0.0, 0.1),
+        ("dense", STREAMING, "native", 32, 0.0, 0.1),
         ("moe", ROWS_32, "native", 128, 0.91, 1.0),
-        ("moe", STREAMING, "native", 128, 0.0, 0.1),
+        ("moe", STREAMING, "native", 32, 0.0, 0.1),
         ("mla", ROWS_32, "native", 128, 0.93, 1.0),
-        ("mla", STREAMING, "native", 128, 0.0, 0.1),
+        ("mla", STREAMING, "native", 32, 0.0, 0.1),
     ],
     ids=[
         *("full", "32 rows", "32 rows on the reference", "32 rows without top-K"),

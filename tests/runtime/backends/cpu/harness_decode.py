@@ -13,7 +13,7 @@ from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.machine_code import Jit
 from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Module
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand
-from tests.runtime.backends.cpu.harness_prefill import optimisation
+from tests.runtime.backends.cpu.cpus import optimisation
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}

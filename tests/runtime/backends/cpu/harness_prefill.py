@@ -16,6 +16,7 @@ from sscc.runtime.backends.cpu.codegen.machine_code import Jit
 from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Module
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta
+from tests.runtime.backends.cpu.cpus import optimisation
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 
@@ -30,12 +31,6 @@ Lower = Callable[[Any, dict[str, Meta], Features], Lowered]
 def meta_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Meta]:
     """Shapes, strides and dtypes as lowerings take them."""
     return {name: (tuple(t.shape), tuple(t.stride()), DTYPES[t.dtype]) for name, t in tensors.items()}
-
-
-def optimisation(features: Features) -> int:
-    """LLVM's level for a step by itself: what `sscc compile` takes, for the code that this CPU gets; that of other CPUs
-    differs in what is generated, and LLVM would spend another two thirds of the time on it."""
-    return 3 if features == Features.of_host() else 0
 
 
 class CompiledStages:

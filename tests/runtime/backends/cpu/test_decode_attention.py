@@ -24,12 +24,11 @@ from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference import kv_cache as cache
 from sscc.runtime.backends.reference.softmax import Scoring
 from tests.errors import raises
+from tests.runtime.backends.cpu.cpus import CPUS, HOST
 from tests.runtime.backends.cpu.harness_decode import CompiledStep, meta_of
 
 Tensors = dict[str, Tensor]
 F32, BF16 = torch.float32, torch.bfloat16
-HOST = Features.of_host()
-FEATURES = [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic"), pytest.param(AVX2, id="avx2")]
 SINK, RECENT, TOPK = 3, 150, 130
 SR = SINK + RECENT
 DECODE = DecodeAttention(
@@ -237,7 +236,7 @@ def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
     assert depth > sizes[2]
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("case", "shift"), [(0, 0), (1, 1), (4, 0), (5, 1)])
 def test_scores_may_be_capped_and_heads_have_sinks(case: int, shift: int, features: Features) -> None:
     """Where a slot's rows are split, one part alone takes the sinks in. A slot that is not active gives zeros."""
@@ -314,7 +313,7 @@ def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> Non
     assert torch.equal(same["out"], tensors["out"])
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("topk", [0, 1, 97, 147])
 def test_a_layer_may_keep_fewer_rows_than_the_cache_has(topk: int, features: Features) -> None:
     """The rows behind its ring are neither read nor written."""
@@ -350,7 +349,7 @@ def test_the_row_of_a_position_is_that_of_its_ring(topk: int, features: Features
                 assert changed.tolist() == written
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("spare", [1, 17])
 def test_rows_that_no_query_sees_may_be_anything(spare: int, features: Features) -> None:
     """Positions before the ring, in its first lap, around the end of the budget, and where hidden rows turn."""
@@ -376,7 +375,7 @@ def test_rows_that_no_query_sees_may_be_anything(spare: int, features: Features)
             assert tensors["out"].abs().max() < 10
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("tokens", "kept"), [(2, F32), (4, BF16)])
 def test_several_tokens_of_a_slot_have_the_bits_of_one_after_the_other(
     tokens: int, kept: torch.dtype, features: Features
@@ -411,7 +410,7 @@ def test_several_tokens_of_a_slot_have_the_bits_of_one_after_the_other(
     check(several, want)
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("spare", [0, 5])
 def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(spare: int, features: Features) -> None:
     """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
@@ -510,7 +509,7 @@ def encoded_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tenso
     return t | {"out": decode_reference(floats, step)["out"]}
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("case", range(len(SIZES)))
 def test_decode_attention_over_encoded_rows(features: Features, case: int) -> None:
     query = (F32, BF16)[case % 2]
@@ -525,7 +524,7 @@ def test_decode_attention_over_encoded_rows(features: Features, case: int) -> No
     assert all(torch.equal(tensors[name], shared[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 def test_encoded_rows_may_lie_anywhere_and_nothing_beyond_one_is_written(features: Features) -> None:
     tensors = with_encoded_caches(decode_inputs(6, 2, 21, 35))
     for name in ("k_cache", "v_cache"):
@@ -551,7 +550,7 @@ def before_a_guard(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor)
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("depth", [3, 20, 64])
 def test_nothing_beyond_the_last_byte_of_an_encoded_row_is_read(features: Features, depth: int) -> None:
     tensors = with_encoded_caches(decode_inputs(3, 1, depth, depth, rows=SR + 40))
@@ -631,7 +630,7 @@ def with_encoded_rows(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("encode", [False, True])
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("topk", [1, 140])
 def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
@@ -654,7 +653,7 @@ def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
 
 
 @pytest.mark.parametrize("encode", [False, True])
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 def test_a_short_prompt_is_read_from_the_cache_alone(features: Features, *, encode: bool) -> None:
     """An index that names no row changes nothing, and a prompt that it does not name is not read."""
     tensors, _ = indexed_inputs(140, F32)
@@ -690,7 +689,7 @@ def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> 
 # -------------------------------------------------------------------------------------- the steps on their own
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("dtype", "query", "rows"), [(F32, F32, 300), (BF16, BF16, 70), (BF16, F32, 300)])
 def test_cached_attention_is_the_references(
     features: Features, dtype: torch.dtype, query: torch.dtype, rows: int
@@ -743,7 +742,7 @@ def test_the_steps_on_their_own_take_several_tokens_of_a_slot() -> None:
             assert torch.equal(want["out"][token], alone["out"][0])
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Features, dtype: torch.dtype) -> None:
     tensors, _ = indexed_inputs(140, dtype)
@@ -770,7 +769,7 @@ def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Fe
     assert compiled.reported
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("query", "rows", "depth"), [(F32, 300, 40), (BF16, 70, 64)])
 def test_cached_attention_over_encoded_rows(features: Features, query: torch.dtype, rows: int, depth: int) -> None:
     inputs = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
@@ -788,7 +787,7 @@ def test_cached_attention_over_encoded_rows(features: Features, query: torch.dty
     assert not tensors["out"][1].any()
 
 
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("size", [3, 37, 64])
 def test_update_rows_copies_encoded_rows(features: Features, size: int) -> None:
     generator = torch.Generator().manual_seed(size)
@@ -807,7 +806,7 @@ def test_update_rows_copies_encoded_rows(features: Features, size: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "new"), DTYPES)
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", CPUS)
 def test_update_rows_is_the_references(features: Features, dtype: torch.dtype, new: torch.dtype) -> None:
     size = 37
     tensors = {

@@ -11,17 +11,17 @@ from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CachedAttention, QuantizeRows, Segment, UpdateRows
 from sscc.ir.schedule import Local
 from sscc.runtime.backends.cpu.codegen.encoded_rows import lower_quantize_rows
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import GENERIC, Features
 from sscc.runtime.backends.cpu.codegen.row_copies import NativeRowErrors
 from sscc.runtime.backends.cpu.codegen.steps import lower_step
 from tests.errors import raises
+from tests.runtime.backends.cpu.cpus import CPUS
 from tests.runtime.backends.cpu.harness_bodies import body_of
 from tests.runtime.backends.cpu.harness_decode import CompiledStep
 from tests.runtime.backends.cpu.harness_prefill import meta_of, run_step, strided
 from tests.runtime.programs import run_kernel
 from tests.runtime.schedules import one_stage
 
-CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 STEP = QuantizeRows("source", "out")
 SIZES = (1, 3, 15, 16, 17, 20, 64, 80, 128, 200, 288)
 

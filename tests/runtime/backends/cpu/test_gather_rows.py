@@ -7,12 +7,12 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.operations import GatherRows
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import GENERIC, Features
 from sscc.runtime.backends.cpu.codegen.gather_rows import lower_gather_rows
 from sscc.runtime.backends.reference import kv_cache as cache
+from tests.runtime.backends.cpu.cpus import CPUS
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, run_step, strided
 
-CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 STEP = GatherRows("source", "index", "out")
 
 

@@ -10,11 +10,11 @@ import torch
 from sscc.ir.operations import AttendChosen, ChooseByIndex
 from sscc.runtime.backends.cpu.attention.decode_attention import lower_attend_chosen
 from sscc.runtime.backends.cpu.attention.learned_index import lower_choose_by_index
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.reference import learned_index as index
+from tests.runtime.backends.cpu.cpus import CPUS
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like
 
-HOST = Features.of_host()
 # Slots, tokens, heads of the index, numbers of a key, rows, chosen positions, block, local blocks, weights.
 CHOICES: dict[str, tuple[int, int, int, int, int, int, int, int, bool]] = {
     "a step": (3, 1, 5, 24, 700, 33, 1, 0, True),
@@ -27,7 +27,7 @@ CHOICES: dict[str, tuple[int, int, int, int, int, int, int, int, bool]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("features", [HOST, AVX2, GENERIC], ids=["host", "avx2", "generic"])
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("kind", CHOICES)
 def test_a_choice_is_the_references(kind: str, features: Features, dtype: torch.dtype) -> None:
     slots, tokens, heads, depth, rows, topk, block, local, weighed = CHOICES[kind]
@@ -66,7 +66,7 @@ ATTENTIONS: dict[str, tuple[int, int, int, int, int, int, int, int, int]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("features", [HOST, AVX2, GENERIC], ids=["host", "avx2", "generic"])
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_attention_to_chosen_rows_is_the_references(kind: str, features: Features, dtype: torch.dtype) -> None:
     slots, tokens, heads, kv_heads, choices, depth, width, rows, topk = ATTENTIONS[kind]

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from sscc.ir.schedule import Body, Instr, Local, Param, Product, Vector
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.nests import LinearAccess, Nest
 from sscc.runtime.backends.cpu.codegen.positions import Positions
 from sscc.runtime.backends.cpu.plan.plan import MEMORY
 from sscc.runtime.backends.cpu.products.packing import Panels
 from tests.families import Compiler, random_tokens
 from tests.native import native_session
+from tests.runtime.backends.cpu.cpus import CPUS
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, access
 from tests.test_levels import CASES
 from tests.torch_session import TorchSession
@@ -98,7 +99,7 @@ def gated() -> Body:
 
 
 @pytest.mark.parametrize("live", [0, 1, 5, 14, 15, CHUNK - 1, CHUNK])
-@pytest.mark.parametrize("features", [Features.of_host(), AVX2, GENERIC], ids=["host", "avx2", "generic"])
+@pytest.mark.parametrize("features", CPUS)
 def test_rows_of_padding_are_not_written(features: Features, live: int) -> None:
     body, panels = gated(), Panels(64, 32, "f32", 32, 1)
     random = np.random.default_rng(live)

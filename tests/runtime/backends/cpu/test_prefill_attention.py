@@ -22,6 +22,7 @@ from sscc.runtime.backends.cpu.codegen.row_copies import NativeRowErrors
 from sscc.runtime.backends.reference import prefill_chunk as prompt
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from tests.errors import raises
+from tests.runtime.backends.cpu.cpus import CPUS, HOST
 from tests.runtime.backends.cpu.harness_prefill import (
     CompiledStages,
     bits,
@@ -34,8 +35,6 @@ from tests.runtime.backends.cpu.harness_prefill import (
 
 Tensors = dict[str, torch.Tensor]
 
-CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
-HOST = Features.of_host()
 DTYPES = [torch.float32, torch.bfloat16]
 CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sums")
 CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")

@@ -21,12 +21,12 @@ from sscc.runtime.backends.cpu.products.packing import Panels
 from sscc.runtime.backends.cpu.products.product_blocks import PackedProductErrors
 from sscc.runtime.backends.cpu.products.products import packed_product
 from tests.errors import raises
+from tests.runtime.backends.cpu.cpus import HOST, distinct, optimisation
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided
 
-HOST = Features.of_host()
 WITHOUT_TILES = Features(extensions=HOST.extensions - {"amx_tile"})
-FEATURES = {"host": HOST, "without-tiles": WITHOUT_TILES, "generic": GENERIC, "avx2": AVX2}
+FEATURES = distinct({"host": HOST, "without-tiles": WITHOUT_TILES, "generic": GENERIC, "avx2": AVX2})
 if HOST.bf16_dot and not HOST.bf16_tiles:
     FEATURES["emulated"] = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"})
 GUARD = 7.0
@@ -102,7 +102,7 @@ class CompiledProducts:
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
             scratch[case] = product.scratch_bytes
-        return cls(Jit(module, features.cpu), scratch)
+        return cls(Jit(module, features.cpu, optimisation(features)), scratch)
 
     def run(self, case: ProductCase, a: np.ndarray, b: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k] and b [n, k], given in f32, called once per range of columns; [m, n] in f32."""

@@ -26,6 +26,7 @@ from sscc.runtime.backends.cpu.products.tiled_quantised_products import TileForm
 from sscc.runtime.support.block_quantizer import FLOATS
 from sscc.runtime.support.quantization import dequantize
 from tests.errors import raises
+from tests.runtime.backends.cpu.cpus import distinct, optimisation
 from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
@@ -39,6 +40,7 @@ TILES = frozenset({"amx_tile", "amx_int8"})
 if FEATURES["host"].int8_dot:
     FEATURES["tiles"] = Features("", FEATURES["host"].extensions | TILES)
     FEATURES["host"] = Features("", FEATURES["host"].extensions - TILES)
+FEATURES = distinct(FEATURES)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class CompiledQuantisedProducts:
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
             scratch[case] = product.scratch_bytes
-        return cls(Jit(module, features.cpu), scratch)
+        return cls(Jit(module, features.cpu, optimisation(features)), scratch)
 
     def run(self, case: QuantisedCase, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k], called once per range of columns; [m, n] in f32."""

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sscc.ir.operations import RecurrentChunk, RecurrentStep
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.recurrence import lower_recurrent_chunk, lower_recurrent_step
 from sscc.runtime.backends.reference import recurrence
+from tests.runtime.backends.cpu.cpus import CPUS, HOST
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, strided
 
-HOST = Features.of_host()
 # Heads, groups of keys, numbers of a key and of a value, decays of a head, rates, the delta rule.
 KINDS: dict[str, tuple[int, int, int, int, int, bool, bool]] = {
     "delta rule": (4, 2, 20, 40, 1, False, True),
@@ -63,7 +63,7 @@ def check_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert (ours - theirs).abs().max() <= 3e-6 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("features", [HOST, AVX2, GENERIC], ids=["host", "avx2", "generic"])
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_the_references(kind: str, features: Features) -> None:
     tensors = operands(kind, SLOTS, 1) | {"active": torch.tensor([True, False, True])}
@@ -76,7 +76,7 @@ def test_a_step_is_the_references(kind: str, features: Features) -> None:
     assert got["out"][1].isfinite().all()
 
 
-@pytest.mark.parametrize("features", [HOST, AVX2, GENERIC], ids=["host", "avx2", "generic"])
+@pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chunk_is_the_references(kind: str, features: Features) -> None:
     """The first chunk, which begins with zeros; one behind it; and a last one that is partly padding."""

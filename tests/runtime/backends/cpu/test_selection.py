@@ -10,16 +10,16 @@ import torch
 from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.schedule import Access, Local, Vector
 from sscc.runtime.backends.cpu.attention.observation_scores import lower_observation_scores, lower_pool, lower_select
-from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.codegen.features import GENERIC, Features
 from sscc.runtime.backends.cpu.codegen.figures import GRAIN
 from sscc.runtime.backends.reference import selection
 from sscc.runtime.backends.reference.arrays import to_array
+from tests.runtime.backends.cpu.cpus import CPUS
 from tests.runtime.backends.cpu.harness_bodies import NativeBody, body_of, in_thirds, reference
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, run_step
 
 Tensors = dict[str, torch.Tensor]
 
-CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 NAN, INF = float("nan"), float("inf")
 
 
