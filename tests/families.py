@@ -376,8 +376,8 @@ class Compiler:
         return self._once(f"{_file_name(checkpoint.name, g, batch, chunk, dtype, target)}.graph.mlir", write)
 
     def _import(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str) -> Path:
-        """The dump that a capture gives: made once for all geometries with as many spare rows. No window lies between their contexts, so that
-        none is inert in one of them alone."""
+        """The dump that a capture gives: made once for all geometries with the same spare rows. No window lies between
+        their contexts, so that none is inert in one of them alone."""
         context = max(g.max_context, CONTEXT)
 
         def write(file: Path) -> None:
