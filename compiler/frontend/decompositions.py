@@ -56,7 +56,7 @@ def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     with _override_composite_implicit_decomp(dict.fromkeys(_kept_whole(), _keep)):
         module = _retraced(module, lambda run: run) if _needs_one_trace(module) else _decomposed(module)
         if any(works_in_place(node) for node in module.graph.nodes):
-            rewritten = without_mutations(module, _trace_mode())
+            rewritten = None if _needs_one_trace(module) else without_mutations(module, _trace_mode())
             if rewritten is not None:
                 module = _decomposed(rewritten)
             else:
