@@ -25,7 +25,7 @@ from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction, ha
 from sscc.compiler.interpret.signatures import program_signature, query_heads
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
-from sscc.ir.choices import SCORE, STEPS
+from sscc.ir.choices import DECODE, SCORE, STEPS
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
@@ -50,6 +50,7 @@ class EvaluatedModuleErrors(ErrorKind):
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", *STEPS, SCORE)
+"""Names of the entries that a module may have."""
 _ALGORITHM = (experts, kv_cache, learned_index, recurrence, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,
@@ -212,7 +213,7 @@ def part_of(value: torch.Tensor, cut: Cut, group: Group) -> torch.Tensor:
 
 def is_runnable(module: ir.Module) -> bool:
     """Return True if the module has the entries that a session runs."""
-    return {function.name.value for function in functions(module) if _is_entry(function)} >= set(ENTRIES)
+    return {function.name.value for function in functions(module) if _is_entry(function)} >= {"prefill", DECODE}
 
 
 def _is_entry(function: Any) -> bool:
