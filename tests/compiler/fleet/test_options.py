@@ -40,7 +40,7 @@ def test_options_become_the_command_line_of_a_replica() -> None:
     assert options.replicas == Replicas(1, 4)
     replica = replica_options(options.words)
     assert (replica.artifact, replica.engine.prompt_cache_bytes) == (Path("m.rdu"), 1 << 20)
-    assert (replica.execution.threads, replica.execution.verify) == (2, False)
+    assert (replica.execution.threads, replica.execution.digests) == (2, False)
     assert parse_options({"artifact": "m.rdu", "no-verify": "false"}) == FleetOptions(("m.rdu",))
 
 
