@@ -50,6 +50,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import i64_attr
+from sscc.ir.choices import STEPS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
@@ -81,8 +82,8 @@ class RepeatLayers(Pass):
         if kinds is None:
             return
         parts = {function.name.value: function for function in functions(module)}
-        captured = [part.attributes["sscc.entry"].value for part in parts.values() if "sscc.layer" in part.attributes]
-        for entry in dict.fromkeys(captured):
+        entries = [entry for entry in ("prefill", *STEPS) if f"{entry}.layer.{kinds.captured[0]}" in parts]
+        for entry in entries:
             _confirm(parts, entry, kinds)
             _confirm_sources(parts, entry, kinds)
             for layer, first in enumerate(kinds.first):
