@@ -24,6 +24,6 @@ CPUS = [
 
 
 def optimisation(features: Features) -> int:
-    """Return LLVM's level for a kernel by itself: that of `sscc compile` for the code that this CPU gets. Code of other
-    CPUs differs in what is generated, and LLVM would take three times as long for it."""
+    """Return LLVM's level for a kernel by itself: that of `sscc compile` on this CPU. Other CPUs differ in the
+    instructions that we generate, and LLVM would take three times as long for them."""
     return 3 if features == HOST else 0
