@@ -400,10 +400,12 @@ class Session:
             end = perf_counter_ns()
             self.interpreter_ns += end - start
             if self.tracer is not None:
-                facts = dict(scalars or {})
+                facts: dict[str, int] = dict(scalars or {})
                 if scalars is None:
                     active = inputs[step_tensor(entry, "active")].reshape(self.signature.batch, -1)
-                    facts = {"slots": int(active.any(1).sum()), "tokens": int(active.sum())}
+                    facts = {"slots": int(active.any(1).sum())}
+                    if entry == VERIFY:
+                        facts["tokens"] = int(active.sum())
                 self.tracer.span(entry, start, end, facts)
 
     def start_trace(self, capacity: int = CAPACITY) -> Tracer:
