@@ -97,8 +97,8 @@ std::int64_t common_suffix(const std::int32_t* tokens, std::int64_t a, std::int6
 }
 
 // Drafts the next tokens of a sequence of `count` tokens, up to `most`: those that followed the earlier position with
-// the longest suffix in common with the end. Of several such positions it is the one closest to `expected`, or the latest
-// if that is negative. Without any it is `expected` itself. Tokens are repeated where they reach the end. Returns their
+// the longest suffix in common with the end. If there are several, the one closest to `expected` counts, or the latest if
+// that is negative; if there are none, `expected` itself. Tokens are repeated where they reach the end. Returns their
 // number and the length of the suffix, and sets `expected` to the position.
 std::pair<std::int64_t, std::int64_t> look_up(const std::int32_t* tokens, std::int64_t count, std::int64_t most,
                                               std::int64_t longest, std::int64_t& expected, std::int64_t* draft) {
