@@ -116,15 +116,16 @@ class KnownDraft(DraftModel):
         super().__init__(session, target.signature)
         self._answers, self._chance, self._random = answers, chance, np.random.default_rng(SEED)
 
-    def draft(self, most: Array, tokens: Array) -> Array:
+    def draft(self, most: Array) -> tuple[Array, Array]:
         """See `Drafter`."""
-        lengths = super().draft(most, tokens)
+        own, lengths = super().draft(most)
+        tokens = own.copy()
         for slot in np.flatnonzero(lengths).tolist():
-            first = int(self._counts[slot])
+            first = int(self._texts.counts[slot])
             true = self._answers[slot, first : first + lengths[slot]]
             right = self._random.random(len(true)) < self._chance
             tokens[slot, : len(true)] = np.where(right, true, (true + 1) % 1000)
-        return lengths
+        return tokens, lengths
 
 
 def measured(

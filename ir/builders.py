@@ -171,14 +171,13 @@ def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
     return collapsed
 
 
-def with_first_axis_split(source: ir.Value, first: int) -> ir.Value:
-    """Return `source` [n, ..] as [first, n / first, ..]."""
-    size, *rest = source.type.shape
-    shape = [first, size // first, *rest]
-    groups = [[0, 1], *([axis] for axis in range(2, len(shape)))]
-    split: ir.Value = tensor.ExpandShapeOp(
-        tensor_type(shape, source.type.element_type), source, groups, [], shape
-    ).result
+def with_axis_split(source: ir.Value, axis: int, parts: int) -> ir.Value:
+    """Return `source` with an axis split in two, the first of which counts parts."""
+    shape = list(source.type.shape)
+    groups = [[i] if i < axis else [i, i + 1] if i == axis else [i + 1] for i in range(len(shape))]
+    shape[axis : axis + 1] = [parts, shape[axis] // parts]
+    type_ = tensor_type(shape, source.type.element_type)
+    split: ir.Value = tensor.ExpandShapeOp(type_, source, groups, [], shape).result
     return split
 
 

@@ -92,9 +92,8 @@ from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import tensor
 
-from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
+from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type, with_axis_split
 from sscc.ir.choices import STEPS
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import kv
@@ -230,8 +229,7 @@ class _Projected:
         weight, count = self.weight, self.heads * self.step
         if count != columns:
             weight = extract_slice(weight, [self.base, 0], [count, depth])
-        type_ = tensor_type([self.heads, self.step, depth], weight.type.element_type)
-        parts = tensor.ExpandShapeOp(type_, weight, [[0, 1], [2]], [], list(type_.shape)).result
+        parts = with_axis_split(weight, 0, self.heads)
         if self.width == self.step:
             return parts
         return extract_slice(parts, [0, self.first - self.base, 0], [self.heads, self.width, depth])

@@ -26,8 +26,8 @@ from sscc.ir.builders import (
     positions_tensor,
     reshape,
     tensor_type,
+    with_axis_split,
     with_first_axes_joined,
-    with_first_axis_split,
 )
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.df import TOGETHER
@@ -117,7 +117,7 @@ class InputThreader(StateThreader):
         if self.tokens == 1:
             return values
         slots, each = self.facts.batch, list(values.type.shape)[1:]
-        apart = with_first_axis_split(values, slots)
+        apart = with_axis_split(values, 0, slots)
         return reshape(extract_slice(apart, [0, token, *[0] * len(each)], [slots, 1, *each]), [slots, *each])
 
     def _convolved_token(

@@ -18,7 +18,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from sscc.ir.builders import index_constant, positions_tensor, tensor_type
+from sscc.ir.builders import index_constant, positions_tensor, with_axis_split
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.levels import walk
 from sscc.ir.locations import origin_of
@@ -337,7 +337,7 @@ def _split(root: ir.Operation, dim: int, parts: int) -> list[ir.Operation] | Non
         for value, affine in zip(inputs, maps, strict=False):
             axes, results = _axes_of(affine, dim), list(affine.results)
             if axes:
-                value = _in_parts(value, axes[0], parts)
+                value = with_axis_split(value, axes[0], parts)
                 made.append(value.owner.operation)
                 results.insert(axes[0], ir.AffineDimExpr.get(outer))
             shown.append(value)
@@ -370,14 +370,3 @@ def _split(root: ir.Operation, dim: int, parts: int) -> list[ir.Operation] | Non
 def _dims(affine: Any) -> set[int]:
     """Return the dimensions that a map mentions."""
     return {dim for dim in range(affine.n_dims) for e in affine.results if mentions(e, dim)}
-
-
-def _in_parts(value: ir.Value, axis: int, parts: int) -> ir.Value:
-    """Return `value` with an axis split in two, the first of which counts parts."""
-    shape = list(value.type.shape)
-    groups = [[i] if i < axis else [i, i + 1] if i == axis else [i + 1] for i in range(len(shape))]
-    shape[axis : axis + 1] = [parts, shape[axis] // parts]
-    expanded: ir.Value = tensor.ExpandShapeOp(
-        tensor_type(shape, value.type.element_type), value, groups, [], shape
-    ).result
-    return expanded

@@ -66,7 +66,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
+from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type, with_axis_split, with_first_axes_joined
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.levels import get_stored_formats, walk
@@ -372,19 +372,13 @@ def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: We
         tensor_type(shape if len(shape) == 3 else [1, *shape], type_.element_type),
     ).out  # fmt: skip
     if len(shape) == 2:
-        numbers = tensor.CollapseShapeOp(tensor_type(shape, type_.element_type), numbers, [[0, 1], [2]]).result
+        numbers = with_first_axes_joined(numbers)
     return numbers if axis == len(shape) - 1 else _transposed(numbers)
 
 
 def _as_matrices(part: ir.Value) -> ir.Value:
     """Return a part [N, bytes] as [1, N, bytes]."""
-    if part.type.rank == 3:
-        return part
-    shape = [1, *part.type.shape]
-    shown: ir.Value = tensor.ExpandShapeOp(
-        tensor_type(shape, part.type.element_type), part, [[0, 1], [2]], [], shape
-    ).result
-    return shown
+    return part if part.type.rank == 3 else with_axis_split(part, 0, 1)
 
 
 def _text(weight_format: WeightFormat) -> ir.StringAttr:

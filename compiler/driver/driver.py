@@ -483,8 +483,9 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
     if config is None:
         assert checkpoint.program is not None
         return capture(
-            checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context, drafted=shape.geometry.spare
-        )
+            checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context,
+            check=lambda prefill: _check_verified(prefill, shape.geometry), drafted=shape.geometry.spare,
+        )  # fmt: skip
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
     logits = logits_width(model)
@@ -521,7 +522,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 
 def _check_verified(prefill: Captured, geometry: Geometry) -> None:
-    """Refuse steps of several tokens for a model whose layers keep another state than rows of attention."""
+    """Refuse steps of several tokens for a model whose layers keep another state than rows or inputs by position."""
     kept = {operator.target for operator in OPERATORS} - {SHORT_CONVOLUTION.target}
     if geometry.spare and any(target in kept for _, target in stateful_operators(prefill)):
         raise CompilationErrors.NOT_VERIFIED(drafted=geometry.spare)

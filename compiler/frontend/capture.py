@@ -244,7 +244,7 @@ def capture(
         several = (batch * (drafted + 1), 1)
         verify = _export(entry, several, False, aliases, set(constants)) if drafted else None
     shapes: dict[str, tuple[int, ...]] = {}
-    for captured in (prefill, decode):
+    for captured in (prefill, decode, *([verify] if verify else [])):
         shapes |= _weight_shapes(captured)
         constants = captured.values | constants
     return Capture(prefill, decode, _all_layers(shapes, kinds), constants, kinds, verify)

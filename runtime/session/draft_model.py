@@ -7,7 +7,7 @@ import numpy as np
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.session.drafting import Drafter
+from sscc.runtime.session.drafting import Drafter, Sequences
 from sscc.runtime.session.session import Session
 
 _KIND = 3
@@ -50,9 +50,8 @@ class DraftModel(Drafter):
             raise DraftModelErrors.SPARE(draft=ours.drafted, drafted=signature.drafted)
         self._session, self._slots = session, signature.batch
         self._context = ours.geometry.max_context
-        self._tokens = np.zeros((ours.batch, signature.geometry.max_context + 1), np.int64)
-        self._counts = np.zeros(ours.batch, np.int64)  # tokens of each sequence
-        self._read = np.zeros(ours.batch, np.int64)  # those of them that the draft has read
+        self._texts = Sequences(ours.batch, signature.geometry.max_context + 1, np.int64)
+        self._read = np.zeros(ours.batch, np.int64)  # tokens of each sequence that the draft has read
         self._ahead = np.zeros(ours.batch, np.int64)  # drafted tokens that it has read after them
         self._prompts = np.zeros(ours.batch, np.int64)  # length of a prompt that it has not read
         self._drafts = np.zeros((ours.batch, signature.drafted), np.int64)
@@ -60,42 +59,41 @@ class DraftModel(Drafter):
 
     def start(self, slot: int, prompt: Array, predicted: Array | None = None) -> None:
         """See `Drafter`. A predicted text is not used."""
-        self._tokens[slot, : len(prompt)] = prompt
-        self._counts[slot] = self._prompts[slot] = len(prompt)
+        self._texts.start(slot, prompt)
+        self._prompts[slot] = len(prompt)
         self._read[slot] = self._ahead[slot] = 0
 
     def stop(self, slot: int) -> None:
         """See `Drafter`."""
-        self._counts[slot] = self._prompts[slot] = 0
+        self._texts.stop(slot)
+        self._prompts[slot] = 0
         self._session.release(slot)
 
     def extend(self, tokens: Array, receivers: Array) -> None:
         """See `Drafter`."""
-        slots = np.flatnonzero(receivers)
-        self._tokens[slots, self._counts[slots]] = tokens[slots]
-        self._counts[slots] += 1
+        self._texts.extend(tokens, receivers)
 
     def find(self, most: Array) -> Array:
         """See `Drafter`."""
-        count = self._counts[: self._slots]
+        count = self._texts.counts[: self._slots]
         kinds: Array = np.where((most > 0) & (count > 0) & (count + most < self._context), _KIND, 0)
         return kinds
 
-    def draft(self, most: Array, tokens: Array) -> Array:
+    def draft(self, most: Array) -> tuple[Array, Array]:
         """See `Drafter`."""
         lengths = np.where(self.find(most) > 0, most, 0)
-        padded = np.zeros_like(self._counts)
+        padded = np.zeros_like(self._read)
         padded[: self._slots] = lengths
         self._read_prompts(padded)
         newest = self._catch_up(padded)
         for at in range(int(lengths.max(initial=0))):
-            tokens[:, at], self._drafts[:, at] = newest[: self._slots], newest
+            self._drafts[:, at] = newest
             wanted = padded > at + 1
             if wanted.any():
                 logits = self._session.decode_step(newest, wanted)
                 self._ahead += wanted
                 newest = np.where(wanted, _likeliest(logits), newest)
-        return lengths
+        return self._drafts[: self._slots], lengths
 
     def close(self) -> None:
         """See `Drafter`."""
@@ -105,7 +103,7 @@ class DraftModel(Drafter):
         """Read the prompts of slots before their first drafts."""
         for slot in np.flatnonzero((most > 0) & (self._prompts > 0)).tolist():
             length = int(self._prompts[slot])
-            self._session.prefill(slot, self._tokens[slot, :length].tolist())
+            self._session.prefill(slot, self._texts.tokens[slot, :length].tolist())
             self._read[slot], self._prompts[slot] = length, 0
 
     def _catch_up(self, most: Array) -> Array:
@@ -114,10 +112,10 @@ class DraftModel(Drafter):
         self._go_back(wanted)
         newest = np.zeros_like(most)
         width = self._step.shape[1]
-        while (wanted & (self._read < self._counts)).any():
-            count = np.where(wanted, np.minimum(self._counts - self._read, width), 0)
-            places = np.minimum(self._read[:, None] + np.arange(width), self._tokens.shape[1] - 1)
-            np.copyto(self._step, self._tokens[rows[:, None], places])
+        while (wanted & (self._read < self._texts.counts)).any():
+            count = np.where(wanted, np.minimum(self._texts.counts - self._read, width), 0)
+            places = np.minimum(self._read[:, None] + np.arange(width), self._texts.tokens.shape[1] - 1)
+            np.copyto(self._step, self._texts.tokens[rows[:, None], places])
             logits = self._session.verify_step(self._step, count)
             self._session.accept(count)
             self._read += count
@@ -131,10 +129,10 @@ class DraftModel(Drafter):
         for slot in slots.tolist():
             ahead, read = int(self._ahead[slot]), int(self._read[slot])
             drafted = self._drafts[slot, :ahead]
-            answer = self._tokens[slot, read : min(read + ahead, int(self._counts[slot]))]
+            answer = self._texts.tokens[slot, read : min(read + ahead, int(self._texts.counts[slot]))]
             same = int(np.logical_and.accumulate(drafted[: len(answer)] == answer).sum())
             # The newest token is read once more for its logits.
-            same = min(same, int(self._counts[slot]) - read - 1)
+            same = min(same, int(self._texts.counts[slot]) - read - 1)
             back[slot], self._read[slot] = ahead - same, read + same
         self._session.rewind(back)
         self._ahead[slots] = 0

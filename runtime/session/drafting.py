@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ class Drafter(ABC):
         """
 
     @abstractmethod
-    def draft(self, most: Array, tokens: Array) -> Array:
-        """Write the drafts that `find` found into `tokens` [B, V] i64, and return their lengths [B] i64.
+    def draft(self, most: Array) -> tuple[Array, Array]:
+        """Return the drafts that `find` found, [B, V] i64, good until the next call, and their lengths [B] i64.
 
         Args:
             most: [B] i64, maximum length of a draft; not above that of `find`.
@@ -62,6 +63,34 @@ class Drafter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release what the drafter has opened; nothing by default."""
+
+
+class Sequences:
+    """The tokens of the sequences in B slots.
+
+    Attributes:
+        tokens: [B, `capacity`], of which slot b has the first counts[b].
+        counts: [B] i64.
+    """
+
+    def __init__(self, slots: int, capacity: int, dtype: type[np.integer[Any]]) -> None:
+        self.tokens: Array = np.zeros((slots, capacity), dtype)  # pages that no token has reached use no memory
+        self.counts: Array = np.zeros(slots, np.int64)
+
+    def start(self, slot: int, tokens: Array) -> None:
+        """Begin a sequence with these tokens."""
+        self.tokens[slot, : len(tokens)] = tokens
+        self.counts[slot] = len(tokens)
+
+    def stop(self, slot: int) -> None:
+        """Forget a slot's sequence."""
+        self.counts[slot] = 0
+
+    def extend(self, tokens: Array, receivers: Array) -> None:
+        """Append tokens[b] to the sequences in `receivers` [B]."""
+        slots = np.flatnonzero(receivers)
+        self.tokens[slots, self.counts[slots]] = tokens[slots]
+        self.counts[slots] += 1
 
 
 class PromptLookup(Drafter):
@@ -84,9 +113,8 @@ class PromptLookup(Drafter):
     """Tokens without a common suffix behind which a text is not followed."""
 
     def __init__(self, slots: int, drafted: int, capacity: int) -> None:
-        # The prompt and the answer, with a predicted text between them. Pages that no token has reached use no memory.
-        self._tokens = np.zeros((slots, 2 * capacity + 2), np.int32)
-        self._counts = np.zeros(slots, np.int64)
+        # The prompt and the answer, with a predicted text between them.
+        self._texts = Sequences(slots, 2 * capacity + 2, np.int32)
         self._expected, self._searched = np.full(slots, -1), np.zeros(slots, np.int64)
         self._found = np.zeros(slots, np.int64)  # tokens when a suffix was found last
         self._draft = np.zeros((slots, drafted), np.int64)
@@ -102,33 +130,29 @@ class PromptLookup(Drafter):
         """See `Drafter`."""
         border = np.array([BETWEEN_TEXTS])
         more = [] if predicted is None else [border, predicted[: self._capacity], border]
-        tokens = np.concatenate([prompt, *more])
-        self._tokens[slot, : len(tokens)] = tokens
-        self._counts[slot] = len(tokens)
+        self._texts.start(slot, np.concatenate([prompt, *more]))
         self._expected[slot] = -1
 
     def stop(self, slot: int) -> None:
         """See `Drafter`."""
-        self._counts[slot] = 0
+        self._texts.stop(slot)
 
     def extend(self, tokens: Array, receivers: Array) -> None:
         """See `Drafter`."""
-        slots = np.flatnonzero(receivers)
-        self._tokens[slots, self._counts[slots]] = tokens[slots]
-        self._counts[slots] += 1
+        self._texts.extend(tokens, receivers)
 
     def find(self, most: Array) -> Array:
         """See `Drafter`."""
-        followed = (self._expected >= 0) & (self._counts - self._found <= self._LOST)
-        self._expected[:] = np.where(followed, self._expected + self._counts - self._searched, -1)
+        counts = self._texts.counts
+        followed = (self._expected >= 0) & (counts - self._found <= self._LOST)
+        self._expected[:] = np.where(followed, self._expected + counts - self._searched, -1)
         found = (self._expected, self._draft, self._drafted, self._matched)
-        _native.look_up(self._tokens, self._counts, most, self._LONGEST, *found)
-        np.copyto(self._searched, self._counts)
-        np.copyto(self._found, self._counts, where=self._matched > 0)
+        _native.look_up(self._texts.tokens, counts, most, self._LONGEST, *found)
+        np.copyto(self._searched, counts)
+        np.copyto(self._found, counts, where=self._matched > 0)
         kinds: Array = np.where(self._drafted > 0, np.clip(self._matched, 1, KINDS - 1), 0)
         return kinds
 
-    def draft(self, most: Array, tokens: Array) -> Array:
+    def draft(self, most: Array) -> tuple[Array, Array]:
         """See `Drafter`."""
-        np.copyto(tokens, self._draft)
-        return np.minimum(self._drafted, most)
+        return self._draft, np.minimum(self._drafted, most)

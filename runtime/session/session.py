@@ -326,8 +326,7 @@ class Session:
         """
         slots = self._slots
         slots.check_verify(tokens, count)
-        real = np.arange(tokens.shape[1]) < count[:, None]
-        outputs, _ = self._run(VERIFY, slots.inputs(VERIFY, tokens, slots.position, real))
+        outputs, _ = self._run(VERIFY, slots.inputs(VERIFY, tokens, slots.position, slots.real(count)))
         slots.fed[:] = count
         np.maximum(slots.written, slots.position + count, out=slots.written)
         return outputs[step_tensor(VERIFY, "logits")].reshape(*tokens.shape, -1)
@@ -474,12 +473,12 @@ class Session:
             text_length = prompt.text_length if isinstance(prompt, Excerpt) else len(prompt)
             max_new_tokens = default_new_tokens(self.signature.geometry.max_context, text_length)
         checked = self.check_request(prompt, max_new_tokens)
-        decode: Callable[[int], Array] = lambda token: self.decode({slot: token})[slot]  # noqa: E731
+        ahead = None
         if speculation is not None:
-            decode = SpeculativeSlot(self, slot, speculation, checked.tokens, max_new_tokens).decode
+            ahead = SpeculativeSlot(self, slot, speculation, checked.tokens, max_new_tokens)
         return Generation(
             lambda: self.prefill(slot, checked, seen),
-            decode,
+            (lambda token: self.decode({slot: token})[slot]) if ahead is None else ahead.decode,
             Sampler(sampling or Sampling(), checked.tokens),
             self.signature.eos_token_ids if eos is None else frozenset(eos),
             max_new_tokens,

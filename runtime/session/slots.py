@@ -147,7 +147,7 @@ class Slots:
             )  # fmt: skip
         for slot in np.flatnonzero((count < 0) | (count > shape[1])).tolist():
             raise SessionErrors.TOO_MANY_TOKENS(slot=slot, tokens=int(count[slot]), most=shape[1])
-        largest = tokens.view(np.uint64).max(where=self._real(count), initial=0)
+        largest = tokens.view(np.uint64).max(where=self.real(count), initial=0)
         if largest >= signature.vocab_size or (count > self.room).any():
             self._refuse(tokens, count)
 
@@ -156,7 +156,7 @@ class Slots:
         for slot in np.flatnonzero((count < 0) | (count > self.fed)).tolist():
             raise SessionErrors.ACCEPTED(slot=slot, tokens=int(count[slot]), fed=int(self.fed[slot]))
 
-    def _real(self, count: Array) -> Array:
+    def real(self, count: Array) -> Array:
         """Return which tokens [B, V + 1] of a step are real: the first count[b] of slot b."""
         return np.arange(self._signature.drafted + 1) < count[:, None]
 

@@ -123,6 +123,12 @@ class Plan:
     tokens: Array
     count: Array
 
+    @property
+    def drafted(self) -> Array:
+        """Number of drafted tokens of each slot [B]."""
+        drafted: Array = np.maximum(self.count - 1, 0)
+        return drafted
+
     def next_of(self, row: int, picked: Array) -> Array:
         """Return the slots [B] whose token `row` + 1 is the one that was picked after token `row`."""
         if row + 1 == self.tokens.shape[1]:
@@ -150,7 +156,6 @@ class Speculation:
         self._most = signature.drafted
         self._pace = Pace(signature.batch, signature.drafted)
         self._tokens = np.zeros((signature.batch, signature.drafted + 1), np.int64)
-        self._draft = np.zeros((signature.batch, signature.drafted), np.int64)
         self._kinds = np.zeros(signature.batch, np.int64)
         self._began = self._drafted_at = self._verify_ns = 0
         self._planned = False
@@ -184,10 +189,9 @@ class Speculation:
         self._planned = most > 0
         if not most:
             return None
-        drafted = self._drafter.draft(np.minimum(room, most), self._draft)
-        self._drafted_at = perf_counter_ns()
         self._tokens[:, 0] = newest
-        self._tokens[:, 1:] = self._draft
+        self._tokens[:, 1:], drafted = self._drafter.draft(np.minimum(room, most))
+        self._drafted_at = perf_counter_ns()
         return Plan(self._tokens, (drafted + 1) * active)
 
     def ran(self) -> None:
@@ -200,7 +204,7 @@ class Speculation:
 
     def verified(self, plan: Plan, taken: Array) -> None:
         """Record that of the tokens of this step `taken` [B] stay."""
-        drafted = np.maximum(plan.count - 1, 0)
+        drafted = plan.drafted
         self._pace.verified(self._kinds, drafted, taken, self._drafted_at - self._began, self._verify_ns)
         self.steps += 1
         self.drafted += int(drafted.sum())

@@ -39,8 +39,7 @@ def looked_up(tokens: list[int], most: int, longest: int, expected: int) -> tupl
 
 def found(lookup: PromptLookup, most: list[int]) -> tuple[list[list[int]], list[int]]:
     kinds = lookup.find(np.array(most))
-    tokens = np.zeros((len(most), DRAFTED), np.int64)
-    lengths = lookup.draft(np.array(most), tokens)
+    tokens, lengths = lookup.draft(np.array(most))
     return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)], kinds.tolist()
 
 

@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -740,10 +740,10 @@ class Executor:
         """
         assert self._speculation is not None
         receivers, taken = self._table.active.copy(), np.zeros(len(plan.count), np.int64)
-        drafted = np.maximum(plan.count - 1, 0)
+        none = np.zeros_like(taken)
         with self._lock:
             self._counters.verify_steps += 1
-            self._count_drafts(drafted, "drafted")
+            self._count_drafts(plan.drafted, none)
         for row in range(plan.tokens.shape[1]):
             picked = self._pick(np.ascontiguousarray(logits[:, row]), receivers, first=False)
             taken += picked >= 0
@@ -751,19 +751,18 @@ class Executor:
             if not receivers.any():
                 break
             with self._lock:
-                self._count_drafts(receivers.astype(np.int64), "accepted")
+                self._count_drafts(none, receivers)
         self.session.accept(taken * self._table.active)
         self._speculation.verified(plan, taken)
 
-    def _count_drafts(self, tokens: Array, what: Literal["drafted", "accepted"]) -> None:
-        """Count tokens [B] that were drafted or accepted. Called with the lock held."""
-        if what == "drafted":
-            self._counters.drafted_tokens += int(tokens.sum())
-        else:
-            self._counters.accepted_tokens += int(tokens.sum())
-        for slot in np.flatnonzero(tokens).tolist():
+    def _count_drafts(self, drafted: Array, accepted: Array) -> None:
+        """Count tokens [B] that were drafted and accepted. Called with the lock held."""
+        self._counters.drafted_tokens += int(drafted.sum())
+        self._counters.accepted_tokens += int(accepted.sum())
+        for slot in np.flatnonzero(drafted + accepted).tolist():
             state = self._table.state(slot)
-            setattr(state, what, getattr(state, what) + int(tokens[slot]))
+            state.drafted += int(drafted[slot])
+            state.accepted += int(accepted[slot])
 
     def _decoding(self) -> list[RequestState]:
         """Return the requests whose slots decode."""

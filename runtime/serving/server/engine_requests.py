@@ -245,7 +245,7 @@ def _text_prompt(
     text: str, special: bool, param: str, body: GenerationBody, model: Model, limits: RequestLimits
 ) -> ServedPrompt:
     if body.truncate_prompt_tokens is None:
-        _check_bytes(text, param, model, limits)
+        _check_bytes(text, param, model, min(model.max_context, limits.max_prompt or model.max_context))
     tokens = tuple(encode(model.tokenizer, text, special=special))
     return _end_of(ServedPrompt(tokens, text, special, text), body, model)
 
@@ -262,10 +262,9 @@ def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedP
     return ServedPrompt(prompt.tokens[len(prompt) - max(most, 0) :], rendered=prompt.rendered)
 
 
-def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> None:
-    """Refuse a text that must have too many tokens, before it is tokenized: tokenization takes seconds for a megabyte
-    without spaces."""
-    tokens = min(model.max_context, limits.max_prompt or model.max_context)
+def _check_bytes(text: str, param: str, model: Model, tokens: int) -> None:
+    """Refuse a text that must have more than `tokens` tokens, before it is tokenized: tokenization takes seconds for a
+    megabyte without spaces."""
     size, most = len(text.encode()), tokens * model.longest_token
     if size > most:
         raise ServedRequestErrors.TOO_MANY_BYTES(param=param, size=size, tokens=tokens, most=most)
@@ -319,9 +318,7 @@ def _predicted(body: GenerationBody, model: Model) -> tuple[int, ...]:
     if not isinstance(body, ChatBody) or body.prediction is None:
         return ()
     text = body.prediction.content
-    size, most = len(text.encode()), model.max_context * model.longest_token
-    if size > most:
-        raise ServedRequestErrors.TOO_MANY_BYTES(param="prediction", size=size, tokens=model.max_context, most=most)
+    _check_bytes(text, "prediction", model, model.max_context)
     return tuple(encode(model.tokenizer, text, special=False))
 
 
