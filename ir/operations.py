@@ -5,7 +5,8 @@ heads, D head dim, Dv width of values, R rows of a cache or of a segment, K sele
 T rows of the prompt scratch, of a store, of an updated tensor or of a segment's source, E bytes of a landmark's codes,
 C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Latent rows: L
 numbers, the first P of which give N columns of a head's keys, and its values. Convolutions: H channels. Recurrences: H
-heads, G groups of heads with a key and a query of D numbers each, Dv numbers of a value, N decays of a head (1 or D).
+heads, G groups of heads with a key and a query of D numbers each, Dv numbers of a value, N decays of a head (1 or D),
+Pend tokens whose inputs, Packed numbers of each head, are not in the state yet.
 Learned indexes: Hi heads with a query of D numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of
 Top positions. Weights: X matrices (one per expert) of O rows of I numbers, stored in E bytes. Mixtures of experts: S
 tokens, N scores to choose among, Top chosen experts.
@@ -62,6 +63,20 @@ def _observed(n: Sizes) -> int:
 
 def _depth(n: Sizes) -> int:
     return n["D"]
+
+
+def _heads(n: Sizes) -> int:
+    return n["H"]
+
+
+def _drafted(n: Sizes) -> int:
+    """Return the maximum number of tokens of a step behind a slot's first one."""
+    return _new(n) - 1
+
+
+def _pending(n: Sizes) -> int:
+    """Return the number of tokens of a slot whose inputs a step keeps: none of a step of one token."""
+    return _new(n) if _new(n) > 1 else 0
 
 
 def _gathered(n: Sizes) -> int:
@@ -139,8 +154,15 @@ def latent_fits(n: Sizes, first: int) -> bool:
 
 
 def recurrence_fits(n: Sizes) -> bool:
-    """Return True if H heads of a recurrence divide into groups, and have N decays: 1, or one for each of D numbers."""
-    return n["H"] % n["G"] == 0 and n["N"] in (1, n["D"])
+    """Return True if H heads of a recurrence divide into groups, and have N decays: 1, or one for each of D numbers;
+    and rows of pending inputs have `pending_width` numbers."""
+    width = pending_width(n["D"], n["Dv"], n["N"])
+    return n["H"] % n["G"] == 0 and n["N"] in (1, n["D"]) and n.get("Packed", width) == width
+
+
+def pending_width(depth: int, width: int, decays: int) -> int:
+    """Return the numbers of the inputs of a token for one head of a recurrence: a key, a value, decays, and a beta."""
+    return depth + width + decays + 1
 
 
 Query = Annotated[str, Operand("Q H 1 D:f", "read")]
@@ -987,19 +1009,41 @@ class LatentChunkAttention(Op):
 
 @dataclass(frozen=True)
 class RecurrentStep(Op):
-    """One token of a recurrence for each slot (`Recurrence`), from the state after the previous token. The state of an
-    inactive slot is unchanged."""
+    """A decode step of a recurrence (`Recurrence`), from the state after the previous token of each slot. An inactive
+    token returns zeros, and the state of a slot without an active token is unchanged.
+
+    With `pending`, tokens may be taken back. `state` is then the state after the first held[b, h] positions, and row
+    p mod Pend of `pending` has the inputs of position p behind them: key | value | decay | beta, 0 without a beta. The
+    step first applies the inputs of positions held[b, h] .. position[b] - 1. A step of one token per slot applies that
+    token too. A step of several stores the state before its first token, writes the inputs of its active tokens to
+    `pending`, and keeps no state after them. `held` becomes the number of positions in the state.
+    """
 
     op, kind = "recurrent_step", "recurrent_step"
-    query: Annotated[str, Operand("B 1 G D:f32", "read")]
-    key: Annotated[str, Operand("B 1 G D:f32", "read")]
-    value: Annotated[str, Operand("B 1 H Dv:f32", "read")]
-    decay: Annotated[str, Operand("B 1 H N:f32", "read")]
+    query: Annotated[str, Operand("Q 1 G D:f32", "read")]
+    key: Annotated[str, Operand("Q 1 G D:f32", "read")]
+    value: Annotated[str, Operand("Q 1 H Dv:f32", "read")]
+    decay: Annotated[str, Operand("Q 1 H N:f32", "read")]
     state: Annotated[str, Operand("B H D Dv:f32", "update", updated="updated", along="D", reads=_depth, writes=_depth)]
     active: Active
-    out: Annotated[str, Operand("B 1 H Dv:f32", "write")]
+    out: Annotated[str, Operand("Q 1 H Dv:f32", "write")]
     rate: Annotated[str | None, Operand("H D:f32", "read", optional=True, omissible=True)] = None
-    beta: Annotated[str | None, Operand("B 1 H:f32", "read", optional=True, omissible=True)] = None
+    beta: Annotated[str | None, Operand("Q 1 H:f32", "read", optional=True, omissible=True)] = None
+    pending: Annotated[
+        str,
+        Operand(
+            "B H Pend Packed:f32", "update", updated="pending_now", along="Pend", reads=_drafted, writes=_pending,
+            optional=True, omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    held: Annotated[
+        str,
+        Operand(
+            "B H:i64", "update", updated="held_now", along="H", reads=_heads, writes=_heads, optional=True,
+            omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    position: Annotated[str, Operand("Q:i64", "read", optional=True, omissible=True)] = ""
 
 
 @dataclass(frozen=True)
@@ -1035,5 +1079,5 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
 )
 """All operations, in the order of this file."""
 
-SEVERAL_TOKENS: tuple[type[Op], ...] = UpdateRows, Validity, CachedAttention, DecodeAttention
+SEVERAL_TOKENS: tuple[type[Op], ...] = UpdateRows, Validity, CachedAttention, DecodeAttention, RecurrentStep
 """Operations of a decode step that take several tokens of each slot."""

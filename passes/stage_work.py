@@ -54,8 +54,9 @@ def points_of(op: ir.Operation) -> int:
     and of the weighted sum of values; a chunk of a prompt sees half of the rows on average. For a recurrence,
     operations of products with the state."""
     if op.name in _RECURRENT:
-        state, tokens = prod(kv.operand_of(op, "state").type.shape), kv.operand_of(op, "query").type.shape[1]
-        return 2 * int(state * tokens) * (3 if "beta" in kv.operands_of(op) else 2)
+        _, *state = kv.operand_of(op, "state").type.shape
+        tokens = prod(kv.operand_of(op, "query").type.shape[:2])
+        return 2 * int(prod(state) * tokens) * (3 if "beta" in kv.operands_of(op) else 2)
     if op.name == "kv.choose_by_index":
         return 2 * int(prod(kv.operand_of(op, "query").type.shape) * kv.operand_of(op, "keys").type.shape[2])
     if op.name == "kv.attend_chosen":

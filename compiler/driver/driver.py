@@ -70,6 +70,7 @@ from sscc.compiler.frontend.model_config import (
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import lost_scores, position_biases
+from sscc.compiler.frontend.recurrent_functions import RECURRENCE
 from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 from sscc.compiler.frontend.sparse_experts import stacked_experts
@@ -154,8 +155,7 @@ class CompilationErrors(ErrorKind):
     NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
     NOT_VERIFIED = (
         UnsupportedError,
-        "--verify {drafted} does not support models whose layers keep a recurrent state or keys of an index: leave "
-        "--verify out",
+        "--verify {drafted} does not support models whose layers choose rows by an index: leave --verify out",
     )
     ALIBI_ROWS = (
         UnsupportedError,
@@ -522,8 +522,8 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 
 def _check_verified(prefill: Captured, geometry: Geometry) -> None:
-    """Refuse steps of several tokens for a model whose layers keep another state than rows or inputs by position."""
-    kept = {operator.target for operator in OPERATORS} - {SHORT_CONVOLUTION.target}
+    """Refuse steps of several tokens for a model whose layers choose rows by an index."""
+    kept = {operator.target for operator in OPERATORS} - {SHORT_CONVOLUTION.target, RECURRENCE.target}
     if geometry.spare and any(target in kept for _, target in stateful_operators(prefill)):
         raise CompilationErrors.NOT_VERIFIED(drafted=geometry.spare)
 

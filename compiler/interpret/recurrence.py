@@ -14,9 +14,13 @@ from sscc.ir.opspec import executes
 
 @executes(operations.RecurrentStep)
 def _recurrent_step(op: ir.Operation, b: Builder) -> Several:
-    def step(x: Operands) -> tuple[Tensor, Tensor]:
-        outs, states = zip(*(_slot(x, slot) for slot in range(x["state"].shape[0])), strict=True)
-        return torch.stack(outs)[:, None], torch.stack(states)
+    def step(x: Operands) -> tuple[Tensor, ...]:
+        slots = x["state"].shape[0]
+        of_tokens = ("query", "key", "value", "decay", "beta", "active", "position")
+        x = {name: side.unflatten(0, (slots, -1)) if name in of_tokens else side for name, side in x.items()}
+        x |= {name: x[name].squeeze(2) for name in of_tokens[:5] if name in x}
+        out, *states = map(torch.stack, zip(*(_slot(x, slot) for slot in range(slots)), strict=True))
+        return (out.flatten(0, 1)[:, None], *states)
 
     return named(op, step)
 
@@ -37,12 +41,53 @@ def _recurrent_chunk(op: ir.Operation, b: Builder) -> Several:
     return named(op, chunk)
 
 
-def _slot(x: Operands, slot: int) -> tuple[Tensor, Tensor]:
-    """Return the results [H, Dv] of one slot's token and its state [H, D, Dv]."""
-    state = x["state"][slot]
-    heads = [_head(x, slot, head, 1, state[head]) for head in range(state.shape[0])]
-    new = torch.stack([state for _, state in heads])
-    return torch.cat([out for out, _ in heads]), new if bool(x["active"][slot]) else state
+def _slot(x: Operands, slot: int) -> tuple[Tensor, ...]:
+    """Return the results [n, H, Dv] of a slot's n tokens, its state [H, D, Dv], pending inputs and their position."""
+    state, live = x["state"][slot], int(x["active"][slot].sum())
+    out = torch.zeros_like(x["value"][slot])
+    heads = range(state.shape[0])
+    if "pending" not in x:
+        if live:
+            outs, states = zip(*(_head(x, slot, head, live, state[head]) for head in heads), strict=True)
+            out[:live], state = torch.stack(outs, 1), torch.stack(states)
+        return out, state
+    pending, held = x["pending"][slot].clone(), x["held"][slot]
+    if live:
+        position, rows = int(x["position"][slot, 0]), pending.shape[1]
+        of_heads = [_after_pending(x, slot, head, position) for head in heads]
+        state = torch.stack(of_heads)
+        outs, states = zip(*(_head(x, slot, head, live, state[head]) for head in heads), strict=True)
+        out[:live] = torch.stack(outs, 1)
+        several = len(out) > 1
+        held = torch.full_like(held, position + (not several))
+        if several:
+            kept = [(position + token) % rows for token in range(live)]
+            pending[:, kept] = torch.stack([_inputs(x, slot, head, live) for head in heads])
+        else:
+            state = torch.stack(states)
+    return out, state, pending, held
+
+
+def _after_pending(x: Operands, slot: int, head: int, position: int) -> Tensor:
+    """Return a head's state before the token at `position`: with the pending inputs."""
+    state, pending = x["state"][slot, head], x["pending"][slot, head]
+    rows = [at % len(pending) for at in range(int(x["held"][slot, head]), position)]
+    if not rows:
+        return state
+    widths = [x[name].shape[3] for name in ("key", "value", "decay")]
+    key, value, decay, beta = (part[None, :, None] for part in pending[rows].split([*widths, 1], 1))
+    inputs = {"query": key, "key": key, "value": value, "decay": decay}
+    inputs |= {"beta": beta[..., 0]} if "beta" in x else {}
+    inputs |= {"rate": x["rate"][head, None]} if "rate" in x else {}
+    return _head(inputs, 0, 0, len(rows), state)[1]
+
+
+def _inputs(x: Operands, slot: int, head: int, tokens: int) -> Tensor:
+    """Return the inputs [n, Packed] of a head that `pending` holds."""
+    group = head // (x["value"].shape[2] // x["query"].shape[2])
+    beta = x["beta"][slot, :tokens, head, None] if "beta" in x else torch.zeros(tokens, 1)
+    sides = (x["key"][slot, :tokens, group], x["value"][slot, :tokens, head], x["decay"][slot, :tokens, head])
+    return torch.cat([*sides, beta.to(sides[0].dtype)], 1)
 
 
 def _head(x: Operands, slot: int, head: int, tokens: int, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -234,7 +234,7 @@ class Checked(Kv.Operation):
         if cls.OPERATION_NAME == "kv.validity" and "index" in spec.operands and not geometry.reads_prompts:
             raise SignatureMismatch(f"has an index, but {GEOMETRY} reads no rows of prompts")
         covered = geometry.covered_rows + (geometry.topk if "index" in spec.operands else 0)
-        if "N" in sizes and "position" in spec.operands and sizes["N"] != covered:
+        if cls.OPERATION_NAME == "kv.validity" and sizes["N"] != covered:
             raise SignatureMismatch(f"covers {sizes['N']} rows, {GEOMETRY} has {covered}")
 
 

@@ -119,6 +119,10 @@ class LayerState(Protocol):
         """True if a chunk leaves anything for the next one that `positions` do not have (`carried`)."""
 
     @property
+    def accumulates(self) -> bool:
+        """True if a step of one token replaces the state before it, so that the step cannot be taken back."""
+
+    @property
     def in_scratch(self) -> bool:
         """True if `positions` or `carried` are in a scratch that layers use one after the other."""
 

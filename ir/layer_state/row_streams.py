@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from sscc.ir.layer_state.codecs import RowCodec
 
 K_AND_V, LATENT, INPUTS, RECURRENT, INDEX = ("k", "v"), ("latent",), ("inputs",), ("recurrent",), ("index",)
-STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT, INDEX)
+PENDING = (*RECURRENT, "pending")
+STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT, PENDING, INDEX)
 """Names of the streams that a group of layers may have. A latent row is the key of all heads, and its first numbers are
 their value (`absorb-latent`). "Inputs" are those of a convolution, all channels in one row. The rows of a recurrent
-state are those of its matrices. An index has the keys of a learned selection of rows."""
-STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
+state are those of its matrices; "pending" are inputs of tokens that it does not include yet. An index has the keys of
+a learned selection of rows."""
+STREAMS = tuple(dict.fromkeys(name for names in STREAMS_OF_A_GROUP for name in names))
 CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
     tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
 )

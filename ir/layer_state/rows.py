@@ -223,6 +223,7 @@ class Rows:
         return iter(())
 
     carries: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
 
     def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> DeviceTensor:
         """Return the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""

@@ -50,6 +50,8 @@ class Contents(Enum):
     """Positions selected at the end of the prompt, then -1."""
     ASCENDING = "ascending"
     """Positions of the prompt in ascending order, then -1."""
+    LENGTH = "length"
+    """The number of tokens of the prompt."""
     PLACES = "places"
     """A permutation of 0 .. n - 1."""
 
@@ -64,6 +66,7 @@ class StateTensor:
         dtype: dtype of the elements.
         shape: shape for one layer and slot; None for a size that only the model determines.
         stepped: True if a decode step writes it.
+        drafted: True if only a step of several tokens writes it.
         contents: constraint on its values.
         part: label under which reports of a step's traffic count it; "" if it is not a cache.
         optional: True if passes may remove it from a program.
@@ -74,6 +77,7 @@ class StateTensor:
     dtype: str
     shape: tuple[int | None, ...]
     stepped: bool = False
+    drafted: bool = False
     contents: Contents = Contents.NUMBERS
     part: str = ""
     optional: bool = False

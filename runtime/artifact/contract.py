@@ -86,9 +86,9 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
         longest=max(signature.layers, signature.chunks(signature.geometry.max_context)),
     )
     protocol.check(report.entry("prefill"))
-    for entry in signature.step_tokens:
+    for entry, tokens in signature.step_tokens.items():
         _check_written(report.entry(entry), 0)
-        _check_kept(report.entry(entry), 0, _stepped(signature))
+        _check_kept(report.entry(entry), 0, _stepped(signature, tokens))
     for number, _ in enumerate(protocol.score_samples().get(SCORE, ())):
         _check_written(report.entry(SCORE), number)
     return report
@@ -182,14 +182,16 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
         raise ContractErrors.STATE_UNWRITTEN(entry=report.name, state=missing[0])
 
 
-def _stepped(s: Signature) -> list[str]:
-    """Return the names of the state tensors that a decode step writes."""
-    return [state.name_of(tensor) for _, state in s.states for tensor in state.tensors() if tensor.stepped]
+def _stepped(s: Signature, tokens: int) -> list[str]:
+    """Return the names of the state tensors that a step of a number of tokens per slot writes."""
+    every = ((state, tensor) for _, state in s.states for tensor in state.tensors())
+    return [state.name_of(tensor) for state, tensor in every if tensor.stepped or (tensor.drafted and tokens > 1)]
 
 
 def _kept(s: Signature) -> list[str]:
     """Return the tensors of states that a prompt is read and kept in, in every program."""
-    return [state.name_of(each) for _, state in s.states for each in state.tensors() if not each.optional]
+    every = ((state, tensor) for _, state in s.states for tensor in state.tensors())
+    return [state.name_of(tensor) for state, tensor in every if not tensor.drafted and not tensor.optional]
 
 
 def _check_written(report: EntryReport, number: int) -> None:

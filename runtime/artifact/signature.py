@@ -62,6 +62,11 @@ class Signature:
         token; 0 for a program without that entry."""
         return self.geometry.spare
 
+    @property
+    def accumulates(self) -> bool:
+        """True if steps of one token cannot be taken back (`LayerState.accumulates`)."""
+        return any(state.accumulates for state in self._every)
+
     @cached_property
     def step_tokens(self) -> dict[str, int]:
         """Number of tokens that a step feeds to each slot, by entry."""

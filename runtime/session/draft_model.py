@@ -90,14 +90,23 @@ class DraftModel(Drafter):
             self._drafts[:, at] = newest
             wanted = padded > at + 1
             if wanted.any():
-                logits = self._session.decode_step(newest, wanted)
-                self._ahead += wanted
-                newest = np.where(wanted, _likeliest(logits), newest)
+                newest = np.where(wanted, _likeliest(self._logits_behind(at + 1, wanted)), newest)
         return self._drafts[: self._slots], lengths
 
     def close(self) -> None:
         """See `Drafter`."""
         self._session.close()
+
+    def _logits_behind(self, count: int, wanted: Array) -> Array:
+        """Return the logits [B, V] after the first `count` tokens of the drafts of the wanted slots [B].
+
+        A model that cannot go back over single steps reads them in one step, and keeps none.
+        """
+        if not self._session.signature.accumulates:
+            self._ahead += wanted
+            return self._session.decode_step(self._drafts[:, count - 1].copy(), wanted)
+        self._step[:, :count] = self._drafts[:, :count]
+        return self._session.verify_step(self._step, count * wanted)[:, count - 1]
 
     def _read_prompts(self, most: Array) -> None:
         """Read the prompts of slots before their first drafts."""

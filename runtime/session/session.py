@@ -284,8 +284,7 @@ class Session:
         """
         self._slots.check_step(tokens, active)
         logits = self._decode(tokens, self._slots.position, active)
-        self._slots.advance(active)
-        self._slots.fed[:] = 0
+        self._slots.decoded(active)
         return logits
 
     def verify(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Array]:
@@ -327,22 +326,20 @@ class Session:
         slots = self._slots
         slots.check_verify(tokens, count)
         outputs, _ = self._run(VERIFY, slots.inputs(VERIFY, tokens, slots.position, slots.real(count)))
-        slots.fed[:] = count
-        np.maximum(slots.written, slots.position + count, out=slots.written)
+        slots.verified(count)
         return outputs[step_tensor(VERIFY, "logits")].reshape(*tokens.shape, -1)
 
     def accept(self, count: Array) -> None:
         """Keep the next count[b] tokens [B] i64 of those that the latest `verify` fed to slot b. Raises UsageError for
         more tokens than it fed."""
-        self._slots.check_accept(count)
-        self._slots.advance(count)
-        self._slots.fed -= count
+        self._slots.accept(count)
 
     def rewind(self, count: Array) -> None:
         """Forget the newest count[b] tokens [B] i64 that were fed to slot b; the next token takes their place.
 
-        Raises UsageError for tokens of a prompt, and for more than V tokens back from the last one that was ever
-        written (`Signature.drafted`), because rows that the slot would see again may be overwritten.
+        Raises UsageError for tokens of a prompt; for more than V tokens back from the last one that was ever written
+        (`Signature.drafted`), because rows that the slot would see again may be overwritten; and for tokens before
+        those of the latest step of several, where a recurrent state includes them.
         """
         self._slots.rewind(count)
 

@@ -71,7 +71,7 @@ class SessionErrors(ErrorKind):
     REWIND = (
         UsageError,
         "slot {slot} cannot go back by {tokens} tokens: it was fed {fed} after its prompt, and the program keeps the "
-        "rows of {most} more (--verify)",
+        "rows of {most} more (--verify), or with recurrent states the tokens of the latest step of several",
     )
     STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
     NO_STAGES = UsageError, "stages can only be watched in a program of one rank that runs a schedule"

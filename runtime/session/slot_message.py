@@ -204,5 +204,7 @@ def _check_positions(state: LayerState, part: Mapping[str, Array], length: int, 
             before, after = values[..., :-1], values[..., 1:]
             if np.any((after >= 0) & (after <= before)):
                 raise SlotMessageErrors.POSITIONS_NOT_ASCENDING(where=where, name=tensor.name)
+        elif tensor.contents is Contents.LENGTH:
+            check_range(values, length, length, tensor.name, where)
         elif tensor.contents is Contents.PLACES and np.any(np.sort(values, axis=-1) != np.arange(values.shape[-1])):
             raise SlotMessageErrors.NOT_PLACES(where=where, name=tensor.name)

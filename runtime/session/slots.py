@@ -23,6 +23,7 @@ class Slots:
         room: [B] i64, tokens that can still be fed; 0 for a slot without a prompt.
         fed: [B] i64, tokens of the latest step of several tokens that can still be accepted.
         written: [B] i64, the position after the last one whose row was written.
+        held: [B] i64, number of positions that recurrent states include.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -37,6 +38,7 @@ class Slots:
         self._prompts: list[Prompt | None] = [None] * batch
         self.fed = np.zeros(batch, np.int64)
         self.written = np.zeros(batch, np.int64)
+        self.held = np.zeros(batch, np.int64)
         self._inputs = {entry: _StepInputs(entry, batch, tokens) for entry, tokens in signature.step_tokens.items()}
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class Slots:
     def fill(self, slot: int, prompt: Prompt) -> None:
         """Record that a prompt is in a slot."""
         length = len(prompt.tokens)
-        self.prompt_length[slot] = self.position[slot] = self.written[slot] = length
+        self.prompt_length[slot] = self.position[slot] = self.written[slot] = self.held[slot] = length
         self.fed[slot] = 0
         self.last_token[slot] = prompt.tokens.tokens[-1]
         self.room[slot] = self._signature.geometry.max_context - prompt.tokens.text_length
@@ -82,17 +84,36 @@ class Slots:
         """
         return self._inputs[entry].filled(tokens, position, self._base, self._left_out, active)
 
-    def advance(self, count: Array) -> None:
-        """Record that a number of tokens [B] was fed to each slot for good."""
+    def decoded(self, active: Array) -> None:
+        """Record a step of one token in the active slots [B]."""
+        self._advance(active)
+        self.fed[:] = 0
+        np.copyto(self.held, self.position, where=active)
+
+    def verified(self, count: Array) -> None:
+        """Record a step of count[b] tokens in slot b [B], none of which is accepted yet."""
+        self.fed[:] = count
+        np.maximum(self.written, self.position + count, out=self.written)
+        np.copyto(self.held, self.position, where=count > 0)
+
+    def accept(self, count: Array) -> None:
+        """Keep the next count[b] tokens [B] of the latest step of several. Raises UsageError for more than it fed."""
+        self._check_accept(count)
+        self._advance(count)
+        self.fed -= count
+
+    def _advance(self, count: Array) -> None:
         self.position += count
         self.room -= count
         np.maximum(self.written, self.position, out=self.written)
 
     def rewind(self, count: Array) -> None:
         """Forget the newest count[b] tokens [B] of each slot. Raises UsageError for tokens of a prompt, and where rows
-        that the slot would see again may be overwritten."""
+        that the slot would see again may be overwritten, or are in a recurrent state."""
         back = self.position - count
         seen = back + self._signature.drafted + 1 >= self.written
+        if self._signature.accumulates:
+            seen &= back >= self.held
         for slot in np.flatnonzero((count < 0) | (count > 0) & ~(seen & (back >= self.prompt_length))).tolist():
             fed = int(self.position[slot] - self.prompt_length[slot])
             raise SessionErrors.REWIND(slot=slot, tokens=int(count[slot]), fed=fed, most=self._signature.drafted)
@@ -151,7 +172,7 @@ class Slots:
         if largest >= signature.vocab_size or (count > self.room).any():
             self._refuse(tokens, count)
 
-    def check_accept(self, count: Array) -> None:
+    def _check_accept(self, count: Array) -> None:
         """Raise UsageError for a slot that shall keep more tokens than the latest step of several tokens fed it."""
         for slot in np.flatnonzero((count < 0) | (count > self.fed)).tolist():
             raise SessionErrors.ACCEPTED(slot=slot, tokens=int(count[slot]), fed=int(self.fed[slot]))

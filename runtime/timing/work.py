@@ -659,14 +659,14 @@ def _dequantize(meter: _Meter, step: Dequantize | LookUp) -> None:
 def _recurrent(meter: _Meter, step: RecurrentStep | RecurrentChunk) -> None:
     """Count products of keys and queries with the state and of keys with updates; in blocks of tokens also products of
     keys and queries with keys, and of these with updates. One exponential per decay."""
-    slots, heads, depth, width = meter.shape(step.state)
-    (_, tokens, _, _), decays = meter.shape(step.query), meter.shape(step.decay)[3]
+    _, heads, depth, width = meter.shape(step.state)
+    tokens, decays = prod(meter.shape(step.query)[:2]), meter.shape(step.decay)[3]
     sides = 2 if step.beta else 1
     operations = 2 * (sides + 1) * depth * width
     if isinstance(step, RecurrentChunk):
         operations += sides * RECURRENT_BLOCK * (depth + width)
-    meter.flops("f32", slots * tokens * heads * operations)
-    meter.vector(slots * tokens * heads * (depth if step.rate else decays), DECAY_OPS)
+    meter.flops("f32", tokens * heads * operations)
+    meter.vector(tokens * heads * (depth if step.rate else decays), DECAY_OPS)
 
 
 @executes(UpdateRows, Observe)

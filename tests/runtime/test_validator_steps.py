@@ -58,6 +58,17 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "s": (B * H * D * W, B * H * D * W), "a": (B, 0), "o": (0, B * H * W), "b": (B * H, 0)},
         {},
     ),
+    "recurrent step of several tokens": (
+        ops.RecurrentStep("q", "k", "v", "d", "s", "a", "o", pending="w", held="h", position="p"),
+        (read("q", (3 * B, 1, 2, D)), read("k", (3 * B, 1, 2, D)), read("v", (3 * B, 1, H, W)),
+         read("d", (3 * B, 1, H, 1)), update("s", (B, H, D, W)), read("a", (3 * B,), "i1"),
+         write("o", (3 * B, 1, H, W)), update("w", (B, H, 5, D + W + 2)), update("h", (B, H), "i64"),
+         read("p", (3 * B,), "i64")),
+        {"q": (3 * B * 2 * D, 0), "k": (3 * B * 2 * D, 0), "v": (3 * B * H * W, 0), "d": (3 * B * H, 0),
+         "s": (B * H * D * W, B * H * D * W), "a": (3 * B, 0), "o": (0, 3 * B * H * W),
+         "w": (2 * B * H * (D + W + 2), 3 * B * H * (D + W + 2)), "h": (B * H, B * H), "p": (3 * B, 0)},
+        {},
+    ),
     "recurrent chunk": (
         ops.RecurrentChunk("q", "k", "v", "d", "s", "o", "start", "n", rate="r"),
         (read("q", (1, C, 2, D)), read("k", (1, C, 2, D)), read("v", (1, C, H, W)), read("d", (1, C, H, 1)),

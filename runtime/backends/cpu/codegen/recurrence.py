@@ -7,7 +7,10 @@ The method depends on the shape of a state:
   state, otherwise once; either way the state is loaded from memory and stored only once. A chunk is processed in blocks
   of `BLOCK` tokens (`RecurrentChunk` has the formulas), which read the state 2 D Dv times for 16 tokens, from a cache.
 * [D, 1], as in Mamba: a unit has several heads, whose states are in the lanes of vectors, token by token.
-* [1, 1], as in an RG-LRU: the lanes of a vector are heads.
+* [1, 1], as in an RG-LRU: the lanes of a vector are heads, except in steps with pending inputs.
+
+A step with pending inputs applies them as the steps of their tokens would have, so that a state has the same bits
+whether its tokens came one by one or were drafted.
 
 Decays of tokens are multiplied and never used as divisors, so a forgotten state is 0 and not 0 / 0. Before that its
 numbers become subnormal, which makes a CPU ten times slower, so they are flushed to 0.
@@ -23,13 +26,14 @@ from sscc.ir.operations import RecurrentChunk, RecurrentStep
 from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.codegen.approximations import decay as exp_of
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.mlir import F32, I8, Function, Value, vector
+from sscc.runtime.backends.cpu.codegen.mlir import F32, Function, Value, vector
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.codegen.row_copies import (
     Meta,
     ScratchPieces,
     address,
     copy_row,
+    load_element,
     transpose,
     zero_row,
 )
@@ -87,6 +91,15 @@ class _Recurrence:
         return self.meta("state")[0][0]
 
     @property
+    def tokens(self) -> int:
+        """Return the number of tokens of a slot in a step."""
+        return self.meta("query")[0][0] // self.slots
+
+    @property
+    def has_pending(self) -> bool:
+        return isinstance(self.step, RecurrentStep) and bool(self.step.pending)
+
+    @property
     def heads(self) -> int:
         return self.meta("state")[0][1]
 
@@ -118,8 +131,24 @@ class _Recurrence:
         if self.width > 1 or self.step.beta:
             return "matrix"
         along = [self.meta(field)[1][2] for field in ("value", "decay", "out")]
-        plain = self.depth == 1 and self.groups == 1 and not self.step.rate
+        plain = self.depth == 1 and self.groups == 1 and not self.step.rate and not self.has_pending
         return "number" if plain and along == [1, 1, 1] else "column"
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of a token for one head, f32: addresses, and the distances of numbers in elements.
+
+    Attributes:
+        query: None for a token whose result is known.
+        beta: None without the delta rule.
+    """
+
+    key: tuple[Value, int]
+    query: tuple[Value, int] | None
+    value: tuple[Value, int]
+    decay: tuple[Value, int]
+    beta: Value | None
 
 
 @dataclass
@@ -148,6 +177,61 @@ class _Operands:
     def group(self, head: Value) -> Value:
         return head // (self.recurrence.heads // self.recurrence.groups)
 
+    def is_active(self, token: Value) -> Value:
+        return load_element(self.context.f, self["active"], token).ne(0)
+
+    def count(self, slot: Value) -> Value:
+        """Return the number of active tokens of a slot, which come first."""
+        f, tokens = self.context.f, self.recurrence.tokens
+        count = f.constant(0)
+        for token in range(tokens):
+            count = f.select(self.is_active(slot * tokens + token), token + 1, count)
+        return count
+
+    def inputs(self, head: Value, *token: Value) -> _Inputs:
+        """Return the inputs of a token of the step."""
+        f = self.context.f
+
+        def row(field: str, index: Value) -> tuple[Value, int]:
+            return address(f, self[field], *token, index), self[field].strides[-1]
+
+        group = self.group(head)
+        beta = address(f, self["beta"], *token, head) if self.recurrence.step.beta else None
+        return _Inputs(row("key", group), row("query", group), row("value", head), row("decay", head), beta)
+
+    def pending(self, slot: Value, head: Value, position: Value) -> _Inputs:
+        """Return the place of the inputs of a position among the pending ones."""
+        f, rows = self.context.f, self["pending"]
+        key = address(f, rows, slot, head, position % rows.shape[2])
+        value = key + self.recurrence.depth * 4
+        decay = value + self.recurrence.width * 4
+        beta = key + (rows.shape[3] - 1) * 4 if self.recurrence.step.beta else None
+        return _Inputs((key, 1), None, (value, 1), (decay, 1), beta)
+
+    def keep(self, inputs: _Inputs, slot: Value, head: Value, position: Value) -> None:
+        """Write the inputs of a token of the step to the pending ones."""
+        f, kept, recurrence = self.context.f, self.pending(slot, head, position), self.recurrence
+        _copy(f, *inputs.key, *kept.key, recurrence.depth)
+        _copy(f, *inputs.value, *kept.value, recurrence.width)
+        _copy(f, *inputs.decay, *kept.decay, recurrence.meta("decay")[0][3])
+        if inputs.beta is not None and kept.beta is not None:
+            f.store(f.load(inputs.beta, F32), kept.beta)
+
+    def position(self, slot: Value) -> Value:
+        """Return the position of the first token of a slot; 0 for an inactive slot."""
+        return load_element(self.context.f, self["position"], slot * self.recurrence.tokens)
+
+    def first_pending(self, slot: Value, head: Value, position: Value) -> Value:
+        """Return the position of the first pending inputs; `position` if there are none."""
+        f = self.context.f
+        held = load_element(f, self["held"], slot, head)
+        most = f.min(position, self["pending"].shape[2])
+        return position - f.max(f.min(position - held, most), 0)
+
+    def hold(self, slot: Value, head: Value, positions: Value) -> None:
+        """Write the number of positions that a state includes."""
+        self.context.f.store(positions, address(self.context.f, self["held"], slot, head))
+
     def row(self, field: str, target: Value, *indices: Value) -> None:
         """Copy a row of f32 numbers."""
         f, operand = self.context.f, self[field]
@@ -158,14 +242,14 @@ class _Operands:
         f, operand = self.context.f, self[field]
         _copy(f, source, 1, address(f, operand, *indices), operand.strides[-1], operand.shape[-1])
 
-    def decays(self, target: Value, padded: int, head: Value, *token: Value) -> None:
+    def decays(self, target: Value, padded: int, head: Value, inputs: _Inputs) -> None:
         """Write the factors, `padded` of them, by which a token's decays multiply the rows of a state."""
         f, recurrence = self.context.f, self.recurrence
         wide = recurrence.meta("decay")[0][3] > 1
         if wide:
             zero_row(f, target, "f32", padded)
-            self.row("decay", target, *token, head)
-        one = None if wide else f.broadcast(self.at("decay", *token, head), LANES)
+            _copy(f, *inputs.decay, target, 1, recurrence.depth)
+        one = None if wide else f.broadcast(f.load(inputs.decay[0], F32), LANES)
         for first in range(0, padded, LANES):
             exponent = f.load(target + first * 4, Vector) if one is None else one
             if recurrence.step.rate:
@@ -224,6 +308,7 @@ class _Matrices:
         pieces = {"key": key, "query": key, "factor": key, "value": value}
         if recurrence.decodes:
             pieces |= {"update": value}
+            pieces |= {"state": recurrence.depth * recurrence.width * 4} if recurrence.tokens > 1 else {}
         else:
             pieces |= {"sides": 2 * key, "late": key, "left": self.depth * 4, "turned": key, "walked": key}
             pieces |= {"pairs": BLOCK * LINE, "weights": BLOCK * LINE, "read": 2 * value, "beta": LINE, "decay": LINE}
@@ -236,37 +321,72 @@ class _Matrices:
         emit = self._steps if self.r.decodes else self._chunks
         return Phase(self.r.slots * self.r.heads, _flushed(emit), private_bytes=self.scratch.nbytes)
 
-    # -- one token
+    # -- steps
 
     def _steps(self, context: Context) -> None:
         f, x, at = context.f, _Operands(self.r, context), self.scratch.at(context.private)
+        zero, tokens = f.constant(0), self.r.tokens
         with f.loop(context.begin, context.end) as unit:
             slot, head = unit.index // self.r.heads, unit.index % self.r.heads
-            active = f.load(address(f, x["active"], slot), I8).ne(0)
+            active = x.is_active(slot * tokens)
             with f.when(active):
-                self._step(context, x, at, slot, head)
+                self._slot(context, x, at, slot, head)
             with f.when(active ^ 1):
-                zero_row(f, at["value"], "f32", self.width)
-                x.write("out", at["value"], slot, f.constant(0), head)
+                self._nothing(x, at, slot, head, zero)
 
-    def _step(self, context: Context, x: _Operands, at: dict[str, Value], slot: Value, head: Value) -> None:
-        f, zero = context.f, context.f.constant(0)
-        x.row("key", at["key"], slot, zero, x.group(head))
-        x.row("query", at["query"], slot, zero, x.group(head))
-        x.row("value", at["value"], slot, zero, head)
+    def _nothing(self, x: _Operands, at: dict[str, Value], slot: Value, head: Value, first: Value) -> None:
+        """Write zeros as the results of the tokens of a slot from number `first` on."""
+        f, tokens = x.context.f, self.r.tokens
+        zero_row(f, at["value"], "f32", self.width)
+        with f.loop(first, tokens) as token:
+            x.write("out", at["value"], slot * tokens + token.index, f.constant(0), head)
+
+    def _slot(self, context: Context, x: _Operands, at: dict[str, Value], slot: Value, head: Value) -> None:
+        """Compute the active tokens of a slot."""
+        f, zero, tokens = context.f, context.f.constant(0), self.r.tokens
+        state, position = address(f, x["state"], slot, head), zero
+        if self.r.has_pending:
+            position = x.position(slot)
+            with f.loop(x.first_pending(slot, head, position), position) as earlier:
+                self._token(context, x, at, head, x.pending(slot, head, earlier.index), state, state)
+            x.hold(slot, head, position + int(tokens == 1))
+        if tokens == 1:
+            self._token(context, x, at, head, x.inputs(head, slot, zero), state, state)
+            x.write("out", at["update"], slot, zero, head)
+            return
+        count = x.count(slot)
+        with f.loop(0, count) as token:
+            row = slot * tokens + token.index
+            inputs = x.inputs(head, row, zero)
+            x.keep(inputs, slot, head, position + token.index)
+            source = f.select(token.index.eq(0), state, at["state"])
+            self._token(context, x, at, head, inputs, source, at["state"])
+            x.write("out", at["update"], row, zero, head)
+        self._nothing(x, at, slot, head, count)
+
+    def _token(
+        self, context: Context, x: _Operands, at: dict[str, Value], head: Value, inputs: _Inputs, state: Value,
+        target: Value,
+    ) -> None:  # fmt: skip
+        """Compute a token from `state`, and write the state after it to `target`. Its result is in "update", unless its
+        inputs have no query."""
+        f = context.f
+        _copy(f, *inputs.key, at["key"], 1, self.r.depth)
+        _copy(f, *inputs.value, at["value"], 1, self.r.width)
+        if inputs.query is not None:
+            _copy(f, *inputs.query, at["query"], 1, self.r.depth)
         if self.r.by_channel:
-            x.decays(at["factor"], self.depth, head, slot, zero)
+            x.decays(at["factor"], self.depth, head, inputs)
         else:
-            factor = f.extract(exp_of(f, f.broadcast(x.at("decay", slot, zero, head), LANES)), 0)
-        state = address(f, x["state"], slot, head)
-        beta = f.broadcast(x.at("beta", slot, zero, head), LANES) if self.delta else None
+            factor = f.extract(exp_of(f, f.broadcast(f.load(inputs.decay[0], F32), LANES)), 0)
+        beta = f.broadcast(f.load(inputs.beta, F32), LANES) if inputs.beta is not None else None
 
         def factor_of(row: Value) -> Value:
             return f.broadcast(f.load(at["factor"] + row * 4, F32) if self.r.by_channel else factor, LANES)
 
         for first in range(0, self.width, 8 * LANES):
             columns = list(range(first, min(first + 8 * LANES, self.width), LANES))
-            rows = _StateRows(f, state, self.r.width, columns)
+            rows, new_rows = (_StateRows(f, place, self.r.width, columns) for place in (state, target))
             updates = [f.load(at["value"] + column * 4, Vector) for column in columns]
             if beta is not None:
                 with f.loop(0, self.r.depth, 1, [f.splat(0.0) for _ in columns]) as row:
@@ -274,15 +394,18 @@ class _Matrices:
                     read = rows.load(row.index)
                     row.carry(*(f.fma(weight, s, known) for s, known in zip(read, row.state, strict=True)))
                 updates = [beta * (value - known) for value, known in zip(updates, row.results, strict=True)]
-            with f.loop(0, self.r.depth, 1, [f.splat(0.0) for _ in columns]) as row:
-                key, query = (f.broadcast(f.load(at[side] + row.index * 4, F32), LANES) for side in ("key", "query"))
+            totals = [f.splat(0.0) for _ in columns] if inputs.query is not None else []
+            with f.loop(0, self.r.depth, 1, totals) as row:
+                key = f.broadcast(f.load(at["key"] + row.index * 4, F32), LANES)
                 factors = factor_of(row.index)
                 new = [f.fma(key, u, s * factors) for u, s in zip(updates, rows.load(row.index), strict=True)]
-                rows.store(row.index, new)
-                row.carry(*(f.fma(query, s, total) for s, total in zip(new, row.state, strict=True)))
-            for column, total in zip(columns, row.results, strict=True):
-                f.store(total, at["update"] + column * 4)
-        x.write("out", at["update"], slot, zero, head)
+                new_rows.store(row.index, new)
+                if totals:
+                    query = f.broadcast(f.load(at["query"] + row.index * 4, F32), LANES)
+                    row.carry(*(f.fma(query, s, total) for s, total in zip(new, row.state, strict=True)))
+            if totals:
+                for column, total in zip(columns, row.results, strict=True):
+                    f.store(total, at["update"] + column * 4)
 
     # -- a chunk
 
@@ -340,7 +463,7 @@ class _Matrices:
             if self.delta:
                 f.store(x.at("beta", zero, here, head), at["beta"] + token.index * 4)
             if self.r.by_channel:
-                x.decays(at["factor"] + row, self.depth, head, zero, here)
+                x.decays(at["factor"] + row, self.depth, head, x.inputs(head, zero, here))
             else:
                 f.store(x.at("decay", zero, here, head), at["decay"] + token.index * 4)
         if not self.r.by_channel:
@@ -555,28 +678,59 @@ class _Columns:
         rows = _StateRows(f, address(f, x["state"], slot, head), self.r.depth, range(0, self.depth, LANES))
         old = rows.load(f.constant(0))
         if self.r.decodes:
-            active = f.load(address(f, x["active"], slot), I8).ne(0)
-            new, out = self._token(x, at, slot, f.constant(0), head, old)
-            f.store(f.select(active, out, f.constant(0.0, F32)), address(f, x["out"], slot, 0, head))
-            rows.store(f.constant(0), [f.select(active, a, b) for a, b in zip(new, old, strict=True)])
+            self._step(x, at, slot, head, rows, old)
             return
         begins = x.number("start") <= 0
         begin = [f.select(begins, f.splat(0.0), part) for part in old]
         with f.loop(0, x.live, 1, begin) as token:
-            new, out = self._token(x, at, slot, token.index, head, token.state)
+            new, out = self._token(x, at, head, x.inputs(head, slot, token.index), token.state)
             f.store(out, address(f, x["out"], slot, token.index, head))
             token.carry(*new)
         rows.store(f.constant(0), token.results)
 
+    def _step(
+        self, x: _Operands, at: dict[str, Value], slot: Value, head: Value, rows: _StateRows, old: Sequence[Value]
+    ) -> None:
+        """Compute the active tokens of a slot, from the state `old`."""
+        f, zero, tokens = x.context.f, x.context.f.constant(0), self.r.tokens
+        active, position = x.is_active(slot * tokens), zero
+        state = list(old)
+        if self.r.has_pending:
+            position = x.position(slot)
+            first = x.first_pending(slot, head, position)
+            with f.loop(f.select(active, first, position), position, 1, state) as earlier:
+                new, _ = self._token(x, at, head, x.pending(slot, head, earlier.index), earlier.state)
+                earlier.carry(*new)
+            state = earlier.results
+            with f.when(active):
+                x.hold(slot, head, position + int(tokens == 1))
+        if tokens == 1:
+            new, out = self._token(x, at, head, x.inputs(head, slot, zero), state)
+            f.store(f.select(active, out, f.constant(0.0, F32)), address(f, x["out"], slot, 0, head))
+            rows.store(zero, [f.select(active, a, b) for a, b in zip(new, old, strict=True)])
+            return
+        rows.store(zero, state)
+        count = x.count(slot)
+        with f.loop(0, count, 1, state) as token:
+            row = slot * tokens + token.index
+            inputs = x.inputs(head, row, zero)
+            x.keep(inputs, slot, head, position + token.index)
+            new, out = self._token(x, at, head, inputs, token.state)
+            f.store(out, address(f, x["out"], row, 0, head))
+            token.carry(*new)
+        with f.loop(count, tokens) as rest:
+            f.store(f.constant(0.0, F32), address(f, x["out"], slot * tokens + rest.index, 0, head))
+
     def _token(
-        self, x: _Operands, at: dict[str, Value], slot: Value, token: Value, head: Value, state: Sequence[Value]
+        self, x: _Operands, at: dict[str, Value], head: Value, inputs: _Inputs, state: Sequence[Value]
     ) -> tuple[list[Value], Value]:
-        """Return the new state of a head, and its result."""
-        f, group = x.context.f, x.group(head)
-        x.row("key", at["key"], slot, token, group)
-        x.row("query", at["query"], slot, token, group)
-        x.decays(at["factor"], self.depth, head, slot, token)
-        value = f.broadcast(x.at("value", slot, token, head), LANES)
+        """Return the new state of a head, and its result, which is undefined if the inputs have no query."""
+        f = x.context.f
+        _copy(f, *inputs.key, at["key"], 1, self.r.depth)
+        if inputs.query is not None:
+            _copy(f, *inputs.query, at["query"], 1, self.r.depth)
+        x.decays(at["factor"], self.depth, head, inputs)
+        value = f.broadcast(f.load(inputs.value[0], F32), LANES)
         new, total = [], f.splat(0.0)
         for number, part in enumerate(state):
             key, query, factor = (f.load(at[name] + number * LINE, Vector) for name in ("key", "query", "factor"))
@@ -604,8 +758,8 @@ class _Numbers:
             state = address(f, x["state"], slot, first)
             old = f.load_masked(state, mask, Vector)
             if self.r.decodes:
-                active = f.load(address(f, x["active"], slot), I8).ne(0)
-                new = self._token(x, mask, slot, f.constant(0), first, old)
+                active = x.is_active(slot)
+                new = self._token(x, mask, slot, f.constant(0), first, old, active)
                 f.store_masked(f.select(active, new, old), state, mask)
             else:
                 begin = f.select(x.number("start") <= 0, f.splat(0.0), old)
@@ -613,13 +767,17 @@ class _Numbers:
                     token.carry(self._token(x, mask, slot, token.index, first, token.state[0]))
                 f.store_masked(token.results[0], state, mask)
 
-    def _token(self, x: _Operands, mask: Value, slot: Value, token: Value, first: Value, state: Value) -> Value:
-        """Return the new states of 16 heads; their results are written."""
+    def _token(
+        self, x: _Operands, mask: Value, slot: Value, token: Value, first: Value, state: Value,
+        active: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Return the new states of 16 heads; their results are written, zeros for an inactive token."""
         f = x.context.f
         value, decay = (
             f.load_masked(address(f, x[field], slot, token, first), mask, Vector) for field in ("value", "decay")
         )
         key, query = (f.broadcast(x.at(field, slot, token), LANES) for field in ("key", "query"))
         new = f.fma(key, value, state * exp_of(f, decay))
-        f.store_masked(new * query, address(f, x["out"], slot, token, first), mask)
+        result = new * query if active is None else f.select(active, new * query, 0.0)
+        f.store_masked(result, address(f, x["out"], slot, token, first), mask)
         return new

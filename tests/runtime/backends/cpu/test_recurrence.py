@@ -54,8 +54,9 @@ def step_of(record: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def reference(function: Any, tensors: dict[str, torch.Tensor], **scalars: int) -> dict[str, torch.Tensor]:
-    wide = {name: x if x.dtype is torch.bool else x.double() for name, x in tensors.items()}
-    function(**{"rate": None, "beta": None, **wide}, **scalars, wide=torch.float64)
+    wide = {name: x.double() if x.is_floating_point() else x.clone() for name, x in tensors.items()}
+    behind = dict.fromkeys(("pending", "held", "position")) if function is recurrence.recurrent_step else {}
+    function(**{"rate": None, "beta": None, **behind, **wide}, **scalars, wide=torch.float64)
     return wide
 
 
@@ -73,7 +74,7 @@ def test_a_step_is_the_references(kind: str, features: Features) -> None:
     check_close(got["state"], want["state"])
     check_close(got["out"][::2], want["out"][::2])
     assert torch.equal(got["state"][1], tensors["state"][1])
-    assert got["out"][1].isfinite().all()
+    assert (got["out"][1] == 0).all()
 
 
 @pytest.mark.parametrize("features", CPUS)
@@ -107,3 +108,52 @@ def test_nothing_outside_of_operands_and_scratch_is_touched(kind: str) -> None:
     tensors = operands(kind, SLOTS, 1) | {"active": torch.tensor([True, False, True])}
     compiled = CompiledStages(step_of(RecurrentStep, tensors), lower_recurrent_step, tensors, [], HOST, checked=True)
     compiled.run({name: like(x) for name, x in tensors.items()}, {})
+
+
+PENDING = 4
+"""Tokens of a slot whose inputs are kept."""
+
+
+def drafted_operands(kind: str, tokens: int) -> dict[str, torch.Tensor]:
+    """Operands of a step of several tokens: the slots have 2 pending inputs, no active token, and 3 pending inputs."""
+    heads, _, depth, width, decays, _, delta = KINDS[kind]
+    tensors = {
+        name: x.flatten(0, 1)[:, None] if name not in ("state", "rate") else x
+        for name, x in operands(kind, SLOTS, tokens).items()
+    }
+    torch.manual_seed(1)
+    pending = torch.randn(SLOTS, heads, PENDING, depth + width + decays + 1)
+    pending[..., depth + width : -1] = -3 * torch.rand(SLOTS, heads, PENDING, decays) ** 4
+    pending[..., -1] = torch.rand(SLOTS, heads, PENDING) if delta else 0.0
+    position = torch.tensor([9, 0, 3])[:, None] + torch.arange(tokens)
+    active = torch.arange(tokens) < torch.tensor([min(tokens, 2), 0, tokens])[:, None]
+    held = torch.tensor([7, 5, 0])[:, None].expand(SLOTS, heads).contiguous()
+    flat = {"position": (position * active).flatten(), "active": active.flatten()}
+    return tensors | {"pending": pending, "held": held} | flat
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_pending_inputs_is_the_references(kind: str, tokens: int, features: Features) -> None:
+    tensors = drafted_operands(kind, tokens)
+    compiled = CompiledStages(step_of(RecurrentStep, tensors), lower_recurrent_step, tensors, [], features)
+    written = ["state", "out", "pending", "held"]
+    got = check_pieces(compiled, {name: like(x) for name, x in tensors.items()}, {}, written)
+    want = reference(recurrence.recurrent_step, tensors)
+    for name in written[:3]:
+        check_close(got[name], want[name])
+    assert torch.equal(got["held"], want["held"].long())
+    assert torch.equal(got["state"][1], tensors["state"][1])
+    assert (got["out"][~tensors["active"]] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["delta rule", "a decay of each channel", "wide selective scan", "gated units"])
+@pytest.mark.parametrize("held", [-(2**62), -1, 2**62])
+def test_an_impossible_number_of_positions_touches_nothing_else(kind: str, held: int) -> None:
+    for tokens in (1, 3):
+        tensors = drafted_operands(kind, tokens)
+        tensors["held"].fill_(held)
+        step = step_of(RecurrentStep, tensors)
+        compiled = CompiledStages(step, lower_recurrent_step, tensors, [], HOST, checked=True)
+        compiled.run({name: like(x) for name, x in tensors.items()}, {})
