@@ -66,6 +66,7 @@ class Inputs(Rows):
         yield name, tensor(name)[0]
 
     carries: ClassVar[bool] = True
+    reads_twice: ClassVar[bool] = False
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`: zeros stand before the first position of a prompt that is shorter than the ring."""

@@ -119,6 +119,10 @@ class LayerState(Protocol):
         """True if a chunk leaves anything for the next one that `positions` do not have (`carried`)."""
 
     @property
+    def reads_twice(self) -> bool:
+        """True if a step may have the last token of a prompt once more (`Session.replay`)."""
+
+    @property
     def accumulates(self) -> bool:
         """True if a step of one token replaces the state before it, so that the step cannot be taken back."""
 

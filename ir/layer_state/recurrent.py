@@ -40,6 +40,7 @@ class Recurrent(Positionless):
     """
 
     carries: ClassVar[bool] = True
+    reads_twice: ClassVar[bool] = False
     accumulates: ClassVar[bool] = True
 
     @cached_property

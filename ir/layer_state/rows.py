@@ -224,6 +224,7 @@ class Rows:
 
     carries: ClassVar[bool] = False
     accumulates: ClassVar[bool] = False
+    reads_twice: ClassVar[bool] = True
 
     def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> DeviceTensor:
         """Return the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""

@@ -67,6 +67,11 @@ class Signature:
         """True if steps of one token cannot be taken back (`LayerState.accumulates`)."""
         return any(state.accumulates for state in self._every)
 
+    @property
+    def reads_twice(self) -> bool:
+        """True if a step may have the last token of a prompt once more (`LayerState.reads_twice`)."""
+        return all(state.reads_twice for state in self._every)
+
     @cached_property
     def step_tokens(self) -> dict[str, int]:
         """Number of tokens that a step feeds to each slot, by entry."""

@@ -373,8 +373,13 @@ class Session:
         attention. The row of the last position is overwritten by one that is computed over the compressed cache, and
         decoding continues from it. A second call returns the same logits, except where a step fetches a limited number
         of rows (`Geometry.fetch`): each step changes the resident rows, so only `restore` of an earlier snapshot
-        repeats it. Raises UsageError once a token was fed after the prompt.
+        repeats it.
+
+        Raises UsageError once a token was fed after the prompt, and for layers whose state cannot read a token twice
+        (`Signature.reads_twice`): recurrent states and convolutions.
         """
+        if not self.signature.reads_twice:
+            raise SessionErrors.REPLAY_STATE()
         self._slots.check_fresh(slot, SessionErrors.REPLAY_AFTER_TOKENS)
         active = np.zeros(self.signature.batch, np.bool_)
         active[slot] = True

@@ -18,6 +18,11 @@ class SessionErrors(ErrorKind):
         UsageError,
         "slot {slot} was fed {tokens} tokens after its prompt: it can only be copied before the first",
     )
+    REPLAY_STATE = (
+        UsageError,
+        "the model's recurrent states and convolutions cannot read the last token of a prompt twice: prefill the "
+        "prompt without it, and decode it",
+    )
     REPLAY_AFTER_TOKENS = (
         UsageError,
         "slot {slot} was fed {tokens} tokens after its prompt: the prompt can only be replayed before the first",

@@ -28,10 +28,12 @@ from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_ste
 from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionErrors, _Found, check_function
 from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.compiler.tools.commands import cli
+from sscc.compiler.tools.quality.harness import CacheScorer
 from sscc.runtime.serving.engine.engine import Engine
 from sscc.runtime.serving.engine.request import Request
 from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.session import Session
+from sscc.runtime.session.session_errors import SessionErrors
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,
@@ -262,3 +264,21 @@ def without_decay(
 def test_a_function_that_computes_something_else_is_refused() -> None:
     with raises(RecurrentFunctionErrors.OTHER):
         check_function(_Found(sys.modules[__name__], "without_decay", FORMS[0]))
+
+
+# ---------------------------------------------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize("family", ["delta", "between"])
+def test_scored_tokens_are_read_once(family: str, artifacts: Artifacts) -> None:
+    """A recurrent state includes the last token of a prompt, and a step must not add it once more."""
+    session = opened(artifacts(family))
+    pairs = [(random_tokens(count, 1), random_tokens(9, 2)) for count in (1, 2, 30)]
+    found = CacheScorer(session).score([*pairs, pairs[-1]])
+    for (context, tokens), ours in zip([*pairs, pairs[-1]], found, strict=True):
+        logits = random_model(family)(torch.tensor([context + tokens]), use_cache=False).logits[0, len(context) - 1 :]
+        theirs = float(logits.log_softmax(1)[range(len(tokens)), tokens].sum())
+        assert ours.logprob == pytest.approx(theirs, abs=1e-2)
+    session.prefill(0, [1, 2])
+    with raises(SessionErrors.REPLAY_STATE):
+        session.replay(0)

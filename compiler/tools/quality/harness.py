@@ -3,7 +3,7 @@
 The harness requests the likelihood of a continuation after a context. A server that computes it with `echo` and
 `logprobs` uses full attention, and the compressed cache has no effect. Here the context is prefilled, which compresses
 its cache, and decode steps feed the tokens of the continuation one by one. The score of the first token comes from a
-decode step that repeats the context's last token with the compressed cache.
+decode step that reads the context's last token with the compressed cache (`scoring.logits_over_cache`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sscc.compiler.tools.quality.scoring import log_probability
+from sscc.compiler.tools.quality.scoring import log_probability, logits_over_cache, prefilled_part
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine.prompt_store import PromptStore, default_limit
@@ -121,7 +121,8 @@ class CacheScorer:
 
     def _begin(self, slot: int, context: tuple[int, ...]) -> Array:
         """Prefill a context. Return the logits [V] after it from a decode step with the compressed cache."""
-        prompt = Excerpt.whole(np.array(context, np.int64))
+        whole = Excerpt.whole(np.array(context, np.int64))
+        prompt = prefilled_part(self._session.signature, whole)
         if self._last is None or self._last.prompt.tokens.key != prompt.key:
             self._session.start_prefill(slot, prompt, *self._prompts.begin(prompt))
             while not self._session.step_prefill(self._session.signature.prefill_steps(len(prompt))):
@@ -129,7 +130,7 @@ class CacheScorer:
             self._last = self._prompts.finish(slot) or self._session.snapshot(slot)
         else:
             self._session.restore(slot, self._last)
-        return self._session.replay(slot)
+        return logits_over_cache(self._session, slot, whole)
 
 
 def rolling_windows(tokens: Sequence[int], before: int, most: int) -> Iterator[tuple[list[int], list[int]]]:

@@ -2,6 +2,8 @@
 
 The logits after a prompt come from prefill, whose attention is exact and does not depend on the compressed cache.
 Therefore a decode step repeats the last token of the prompt at its position, and all scored tokens depend on the cache.
+Recurrent states and convolutions cannot read a token twice: with these, the prompt is prefilled without its last token,
+which a decode step then reads.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from tokenizers import Tokenizer
 from sscc.compiler.tools.quality.answer_scores import METRICS
 from sscc.compiler.tools.quality.example import Example
 from sscc.ir.errors import ErrorKind, InternalError
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.session.excerpt import PromptTokens
+from sscc.runtime.session.excerpt import Excerpt, PromptTokens
 from sscc.runtime.session.samplers import Sampler
 from sscc.runtime.session.sampling import Sampling
 from sscc.runtime.session.session import Session
@@ -50,6 +53,29 @@ class ExampleResult:
     seconds: float
 
 
+def prefilled_part(signature: Signature, prompt: Excerpt) -> Excerpt:
+    """Return the tokens of a prompt to prefill before `logits_over_cache`: all, or all but the last."""
+    behind = prompt.positions[-2:]
+    if signature.reads_twice or len(behind) < 2 or behind[1] != behind[0] + 1:
+        return prompt
+    return Excerpt(prompt.tokens[:-1], prompt.positions[:-1])
+
+
+def logits_over_cache(session: Session, slot: int, prompt: Excerpt) -> Array:
+    """Return the logits [V] after a prompt whose `prefilled_part` is in a slot, from a decode step over its cache.
+
+    A prompt of one token, or one that omits the last token but one, has them from prefill where its last token cannot
+    be read twice.
+    """
+    if session.signature.reads_twice:
+        return session.replay(slot)
+    prefilled = session.prompt(slot)
+    if len(prefilled.tokens) == len(prompt):
+        return prefilled.logits
+    logits: Array = session.decode({slot: int(prompt.tokens[-1])})[slot]
+    return logits
+
+
 def run_example(
     session: Session, example: Example, tokenizer: Tokenizer | None, prompt: PromptTokens | None = None
 ) -> ExampleResult:
@@ -62,8 +88,10 @@ def run_example(
         prompt: shortened prompt, in place of the example's.
     """
     start = time.perf_counter()
-    session.prefill(0, example.prompt if prompt is None else prompt)
-    logits = session.replay(0)
+    given = example.prompt if prompt is None else prompt
+    excerpt = given if isinstance(given, Excerpt) else Excerpt.whole(np.asarray(given, np.int64))
+    session.prefill(0, prefilled_part(session.signature, excerpt))
+    logits = logits_over_cache(session, 0, excerpt)
     for token in example.spoken:
         logits = session.decode({0: token})[0]
     tokens: tuple[int, ...] = ()
