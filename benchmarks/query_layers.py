@@ -32,7 +32,7 @@ from sscc.compiler.frontend.algorithm import PLAIN, Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit, observing
-from sscc.compiler.frontend.query_selection import choose, exact_logits, make_landmarks, masses
+from sscc.compiler.frontend.query_selection import choose, exact_logits, masses, quantize_keys
 from sscc.compiler.tools.quality.example import Example
 from sscc.compiler.tools.quality.perplexity import perplexity_examples
 from sscc.ir.geometry import Geometry, Span
@@ -47,7 +47,7 @@ class Choosing:
 
     Attributes:
         g: sinks, ring and number of selected rows.
-        bits: bits per landmark element.
+        bits: bits per element of a quantized key.
         scored: number of positions that select.
         layers: layers that select.
         missed: mean share of the softmax on unselected rows, [H] per call, by layer.
@@ -73,7 +73,7 @@ class Choosing:
         count, g = k.shape[2], self.g
         queries = q[0, :, -self.scored :].transpose(0, 1)
         live = torch.arange(count - self.scored + 1, count + 1)
-        chosen = choose(masses(queries, k, make_landmarks(k, self.bits), live, scale, g), g)
+        chosen = choose(masses(queries, k, quantize_keys(k, self.bits), live, scale, g), g)
         position, end = torch.arange(count), live[:, None]
         always = (position < g.sink) | ((position >= end - g.recent) & (position < end))
         among = torch.zeros(*chosen.shape[:2], count + 1, dtype=torch.bool)

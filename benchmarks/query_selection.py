@@ -32,7 +32,7 @@ from benchmarks import models, table
 from benchmarks.harness import Runner, RunnerError, command, environment, native_bandwidth
 from benchmarks.peers.registry import PEERS
 from sscc.compiler.tools.commands.cli import main as sscc_command
-from sscc.ir.landmarks import SCALE_BYTES, code_bytes
+from sscc.ir.quantized_keys import SCALE_BYTES, code_bytes
 from sscc.runtime.session.excerpt import Excerpt
 from sscc.runtime.session.prompt import Prompt
 from sscc.runtime.session.session import Session
@@ -105,7 +105,7 @@ def fill(session: Session, length: int) -> None:
             continue
         flat = view.reshape(-1).view(f"u{view.dtype.itemsize}")
         piece = pieces[state.dtype].astype(flat.dtype)
-        if state.name.endswith("landmark_scales"):
+        if state.name.endswith("quantized_key_scales"):
             piece &= np.asarray(0x7FFF, flat.dtype)
         for start in range(0, flat.size, piece.size):
             flat[start : start + piece.size] = piece[: flat.size - start]
@@ -171,13 +171,13 @@ def _parts_of(events: Sequence[tuple[int, int, int, int]], labels: Sequence[str]
 
 def step_bytes(shape: models.LlamaShape, session: Session, context: int, dtype: str) -> float:
     """Return the bytes that a decode step must read: the weights once, and for each slot the rows that it attends to
-    and the landmarks that it scores."""
+    and the quantized keys that it scores."""
     g, size = session.signature.geometry, {"bf16": 2, "f32": 4}[dtype]
     heads = shape.layers * shape.kv_heads
     slot = min(context, g.sink + g.recent + g.topk) * heads * 2 * shape.head_dim * size
     if g.by_query:
         candidates = context - g.sink - g.recent
-        slot += candidates * heads * (code_bytes(shape.head_dim, g.landmark_bits) + SCALE_BYTES)
+        slot += candidates * heads * (code_bytes(shape.head_dim, g.key_bits) + SCALE_BYTES)
     return shape.weights_per_step(session.signature.batch) * size + session.signature.batch * slot
 
 

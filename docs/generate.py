@@ -43,7 +43,7 @@ ELEMENTS = {
     "row": "rows",
     "prompt": "rows of a prompt",
     "encoded": "encoded rows",
-    "landmark": "i8 or a float type",
+    "quantized_key": "i8 or a float type",
 }
 LONGEST_SIGNATURE = 90
 MODES = {"read": "read", "write": "written", "part": "written in part", "update": "updated"}

@@ -29,9 +29,9 @@ RANK = "rank"
 SUMS = ("f32", "model")
 """Dtypes of partial sums that ranks exchange: f32 (as accumulated), or the model's dtype."""
 PLAIN_BITS = 16
-"""Bits of landmarks that are the keys themselves, unrotated, in the program's dtype; their products are exact."""
-LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
-"""Bits per number of the key copies by which a query selects rows (`sscc.ir.landmarks`)."""
+"""Bits per number of keys that are not quantized: unrotated, in the program's dtype, with exact products."""
+KEY_BITS = (1, 2, 4, PLAIN_BITS)
+"""Bits per number of the key copies by which a query selects rows (`sscc.ir.quantized_keys`)."""
 
 
 def step_tensor(entry: str, name: str) -> str:

@@ -9,7 +9,7 @@ A sequence of at most `budget` tokens has each position p in row p, and nothing 
 ring begins where the prompt ends (`Geometry.base`), so that it uses the rows that the prompt does not need. Selected
 rows are copied into the cache ("compact") or stay where prefill wrote them and are read from there ("indexed"; see
 `Geometry.rows`). Under the policy "query" a store keeps the rows of all positions, and each step reads the `topk` rows
-that its query selects by landmarks (`sscc.ir.landmarks`); the cache itself has only sinks and ring.
+that its query selects by quantized keys (`sscc.ir.quantized_keys`); the cache itself has only sinks and ring.
 
 This is the only module that checks a geometry. Passes, dialect verifiers, the runtime and the command line all use it.
 """
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from sscc.ir.choices import LANDMARK_BITS, ROW_CODES
+from sscc.ir.choices import KEY_BITS, ROW_CODES
 from sscc.ir.errors import ErrorKind, UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class GeometryErrors(ErrorKind):
     ROWS = UsageError, "KV rows are {rows!r}, they must be one of {choices}"
     DTYPE = UsageError, "KV dtype is {dtype!r}, it must be one of {choices}"
     POLICY = UsageError, "KV policy is {policy!r}, it must be one of {choices} or {rule}NAME@SHA256"
-    LANDMARK_BITS = UsageError, "KV landmarks have {bits} bits, with --kv-policy query they must have one of {choices}"
-    LANDMARKS_UNUSED = UsageError, "KV landmarks have {bits} bits, but only --kv-policy query has landmarks"
+    KEY_BITS = UsageError, "quantized KV keys have {bits} bits, with --kv-policy query they must have one of {choices}"
+    KEY_BITS_UNUSED = UsageError, "quantized KV keys have {bits} bits, but only --kv-policy query has them"
     FETCH_UNUSED = (
         UsageError,
         "KV fetch is {fetch}, but it limits the rows that a step reads from a store, which only --kv-policy query has",
@@ -108,7 +108,7 @@ INDEX = "index"
 """Policy of layers whose model selects rows by a learned index. It is not an option."""
 RULE = "rule:"
 _RULE = re.compile(rf"{RULE}([^\W\d]\w*)@([0-9a-f]{{64}})")
-DEFAULT_LANDMARK_BITS = 2
+DEFAULT_KEY_BITS = 2
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
@@ -188,7 +188,7 @@ class Geometry:
         policy: selector of rows. "snapstream": once, by the prompt's last queries; "rule:NAME@SHA256": once, by the
             scores of a user's rule; "query": at every step, by its query, from the rows of all positions, which are
             kept ("indexed"); "index": by the model's learned index, also from all rows, without sinks and ring.
-        landmark_bits: bits per number of the key copies by which a query selects: 1, 2, 4, or 16 (the keys themselves);
+        key_bits: bits per number of the key copies by which a query selects: 1, 2, 4, or 16 (the keys themselves);
             0 if queries do not select.
         fetch: maximum number of rows that a step copies from the store per KV head, 1 .. `topk`, if queries select. The
             step then attends to `topk` resident rows, which stay from step to step. None for no limit: the step
@@ -210,7 +210,7 @@ class Geometry:
     dtype: str = PLAIN
     window: int = 0
     policy: str = SNAPSTREAM
-    landmark_bits: int = 0
+    key_bits: int = 0
     fetch: int | None = None
     layer_topk: tuple[int, ...] = ()
     window_stride: int | None = None
@@ -234,10 +234,10 @@ class Geometry:
             raise GeometryErrors.DTYPE(dtype=self.dtype, choices=KV_DTYPES)
         if self.policy not in (*KV_POLICIES, INDEX) and self.rule is None:
             raise GeometryErrors.POLICY(policy=self.policy, choices=KV_POLICIES, rule=RULE)
-        if self.by_query and self.landmark_bits not in LANDMARK_BITS:
-            raise GeometryErrors.LANDMARK_BITS(bits=self.landmark_bits, choices=LANDMARK_BITS)
-        if self.landmark_bits and not self.by_query:
-            raise GeometryErrors.LANDMARKS_UNUSED(bits=self.landmark_bits)
+        if self.by_query and self.key_bits not in KEY_BITS:
+            raise GeometryErrors.KEY_BITS(bits=self.key_bits, choices=KEY_BITS)
+        if self.key_bits and not self.by_query:
+            raise GeometryErrors.KEY_BITS_UNUSED(bits=self.key_bits)
         if self.by_query:
             self._check_by_query()
         elif self.fetch is not None:
@@ -289,7 +289,7 @@ class Geometry:
         rows: str = COMPACT,
         dtype: str = PLAIN,
         policy: str = SNAPSTREAM,
-        landmark_bits: int = 0,
+        key_bits: int = 0,
         fetch: int | None = None,
         spare: int = 0,
     ) -> Geometry:
@@ -302,20 +302,20 @@ class Geometry:
         if topk < 0:
             raise GeometryErrors.BUDGET(budget=budget, sink=sink, recent=recent, rows=sink + recent)
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
-        return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch, spare=spare)
+        return cls(*parts, policy=policy, key_bits=key_bits, fetch=fetch, spare=spare)
 
     def windowed(self, window: Span) -> Geometry:
         """Return the geometry of a layer with an attention window of fewer positions than max_context."""
         return replace(
             self, sink=0, recent=window.size, topk=0, rows=COMPACT, window=window.size,
-            window_stride=window.stride if window.chunked else None, policy=SNAPSTREAM, landmark_bits=0, fetch=None,
+            window_stride=window.stride if window.chunked else None, policy=SNAPSTREAM, key_bits=0, fetch=None,
             layer_topk=(),
         )  # fmt: skip
 
     def chosen(self, topk: int) -> Geometry:
         """Return the geometry of a layer whose model chooses `topk` rows of all positions by an index of its own."""
         return replace(
-            self, sink=0, recent=0, topk=topk, rows=INDEXED, policy=INDEX, landmark_bits=0, fetch=None, layer_topk=(),
+            self, sink=0, recent=0, topk=topk, rows=INDEXED, policy=INDEX, key_bits=0, fetch=None, layer_topk=(),
             spare=0,
         )  # fmt: skip
 
@@ -514,7 +514,7 @@ class Geometry:
         omitted."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
         defaults: dict[str, Any] = {
-            "window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [],
+            "window": 0, "policy": SNAPSTREAM, "key_bits": 0, "fetch": None, "layer_topk": [],
             "window_stride": None, "spare": 0,
         }  # fmt: skip
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}

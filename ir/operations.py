@@ -2,14 +2,14 @@
 
 Letters: B slots, Q tokens of a decode step (those of a slot follow one another, Q / B each), H query heads, Hkv KV
 heads, D head dim, Dv width of values, R rows of a cache or of a segment, K selected rows, N rows that attention covers,
-T rows of the prompt scratch, of a store, of an updated tensor or of a segment's source, E bytes of a landmark's codes,
-C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Latent rows: L
-numbers, the first P of which give N columns of a head's keys, and its values. Convolutions: H channels. Recurrences: H
-heads, G groups of heads with a key and a query of D numbers each, Dv numbers of a value, N decays of a head (1 or D),
-Pend tokens whose inputs, Packed numbers of each head, are not in the state yet.
-Learned indexes: Hi heads with a query of D numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of
-Top positions. Weights: X matrices (one per expert) of O rows of I numbers, stored in E bytes. Mixtures of experts: S
-tokens, N scores to choose among, Top chosen experts.
+T rows of the prompt scratch, of a store, of an updated tensor or of a segment's source, E bytes of a quantized key's
+codes, C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Latent
+rows: L numbers, the first P of which give N columns of a head's keys, and its values. Convolutions: H channels.
+Recurrences: H heads, G groups of heads with a key and a query of D numbers each, Dv numbers of a value, N decays of a
+head (1 or D), Pend tokens whose inputs, Packed numbers of each head, are not in the state yet. Learned indexes: Hi
+heads with a query of D numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of Top positions.
+Weights: X matrices (one per expert) of O rows of I numbers, stored in E bytes. Mixtures of experts: S tokens, N scores
+to choose among, Top chosen experts.
 
 Attention covers segments: rows of K and V, either all rows of a tensor in order or those that an index names.
 
@@ -191,7 +191,7 @@ Length = Annotated[str, Number(_one, _prompt, _prompt)]
 Scale = Annotated[float, Attribute()]
 Softcap = Annotated[float | None, Attribute(optional=True)]
 SinkLogits = Annotated[str | None, Operand("H:f", "read", optional=True, omissible=True)]
-Bits = Annotated[int, Attribute("landmark_bits")]
+Bits = Annotated[int, Attribute("key_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
@@ -543,10 +543,10 @@ class GatherRows(Op):
 
 
 @dataclass(frozen=True)
-class Landmarks(Op):
-    """Copies of keys in 1, 2 or 4 bits (`sscc.ir.landmarks`): D * bits / 8 bytes of codes, and a scale."""
+class QuantizeKeys(Op):
+    """Copies of keys in 1, 2 or 4 bits (`sscc.ir.quantized_keys`): D * bits / 8 bytes of codes, and a scale."""
 
-    op, kind = "landmarks", "landmarks"
+    op, kind = "quantize_keys", "quantize_keys"
     key: Annotated[str, Operand("B Hkv J D:f", "read")]
     codes: Annotated[str, Operand("B Hkv J E:i8", "write")]
     scales: Annotated[str, Operand("B Hkv J 1:bf16", "write")]
@@ -554,15 +554,15 @@ class Landmarks(Op):
 
 
 @dataclass(frozen=True)
-class LandmarkScores(Op):
-    """Scores of each slot's query by landmarks, per query head (`sscc.ir.landmarks.logits`), for the candidate
-    positions sink <= t < position[b] + 1 - recent. Other scores are not written, and none for an inactive slot.
-    Landmarks of 16 bits are keys, E = D floats without scales: the scores are the scaled products in f32."""
+class QuantizedKeyScores(Op):
+    """Scores of each slot's query by quantized keys, per query head (`sscc.ir.quantized_keys.logits`), for the
+    candidate positions sink <= t < position[b] + 1 - recent. Other scores are not written, and none for an inactive
+    slot. Quantized keys of 16 bits are keys, E = D floats without scales: the scores are the scaled products in f32."""
 
-    op, kind = "landmark_scores", "landmark_scores"
+    op, kind = "quantized_key_scores", "quantized_key_scores"
     query: Query
     codes: Annotated[
-        str, Operand("B Hkv T E:landmark", "read", along="T", reads=_candidates, by="position", fetched=True)
+        str, Operand("B Hkv T E:quantized_key", "read", along="T", reads=_candidates, by="position", fetched=True)
     ]
     scales: Annotated[
         str,
@@ -861,11 +861,11 @@ class QueryAttention(Op):
     """One decode step over sinks, ring and the rows that its query selects, with all its writes, fused.
 
     It is `DecodeAttention` over the rows of the cache, which are only sinks and ring, together with the rows of
-    `k_store` and `v_store` that `ChooseRows` selects by `LandmarkScores`. For every active slot `new_key` and
-    `new_value` are also written to row position[b] of the stores, and the landmark of `new_key` to that row of `codes`
-    and `scales` (for landmarks of 16 bits the key itself, to `codes` with E = D, without scales). A position is not a
-    candidate in the step that writes it. Each landmark is read once. Either all rows of cache and store are encoded or
-    none; landmarks are made from keys before they are encoded.
+    `k_store` and `v_store` that `ChooseRows` selects by `QuantizedKeyScores`. For every active slot `new_key` and
+    `new_value` are also written to row position[b] of the stores, and the quantized key of `new_key` to that row of
+    `codes` and `scales` (for quantized keys of 16 bits the key itself, to `codes` with E = D, without scales). A
+    position is not a candidate in the step that writes it. Each quantized key is read once. Either all rows of cache
+    and store are encoded or none; quantized keys are made from keys before they are encoded.
 
     With a limit `fetch`, attention covers the resident rows that `FetchRows` leaves, in ascending order of their
     positions, instead of rows of the stores. Without a limit `fetch` is 0 and there are no resident rows. Without
@@ -894,9 +894,10 @@ class QueryAttention(Op):
     codes: Annotated[
         str,
         Operand(
-            "B Hkv T E:landmark", "update", updated="coded", along="T", reads=_candidates, writes=_new, by="position"
+            "B Hkv T E:quantized_key", "update", updated="coded", along="T", reads=_candidates, writes=_new,
+            by="position",
         ),
-    ]
+    ]  # fmt: skip
     scales: Annotated[
         str,
         Operand(

@@ -8,8 +8,8 @@ Shapes are patterns: ``"B Hkv R D:row"`` has one size per dimension, each a numb
 size in all operands of the operation, then the element type: ``f`` any float (the same in all operands of an operation
 of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``; ``encoded``, rows of `sscc.ir.kv_rows`, whose last size
 counts the encoded numbers; ``row``, floats, or encoded if the cache is; ``prompt``, floats, or encoded if the rows of a
-prompt are during prefill (`Geometry.encodes_prompts`); ``landmark``, i8, or floats if landmarks are keys; ``any``,
-floats or i8 of any meaning.
+prompt are during prefill (`Geometry.encodes_prompts`); ``quantized_key``, i8, or floats if quantized keys are keys;
+``any``, floats or i8 of any meaning.
 
 An operation may have any number of members of a group of operands (`Group`), behind its other operands. Its
 specification is made for the members it has: operand ``key`` of member 0 of ``segments`` is called ``segments[0].key``,
@@ -132,8 +132,8 @@ class Attribute:
     optional: bool = False
 
 
-def landmark_element(bits: int) -> str:
-    """Return the element type of landmarks of `bits` bits."""
+def quantized_key_element(bits: int) -> str:
+    """Return the element type of quantized keys of `bits` bits."""
     return "f" if bits == PLAIN_BITS else "i8"
 
 
@@ -245,9 +245,9 @@ class OpSpec:
         return {name: (elements[name], operand.step_dims) for name, operand in self.operands.items()}
 
     def step_pattern(self, name: str, step: Op) -> Pattern:
-        """Return the pattern of one operand of a step, with the element type that its landmarks have."""
+        """Return the pattern of one operand of a step, with the element type that its quantized keys have."""
         element, dims = self.step_patterns[name]
-        return (landmark_element(self.settings(step)["bits"]) if element == "landmark" else element), dims
+        return (quantized_key_element(self.settings(step)["bits"]) if element == "quantized_key" else element), dims
 
     def matching(self, step: Op, dtype_of: Callable[[str], str]) -> Iterator[tuple[str, str, Pattern]]:
         """Return a step's operands as (field, region, pattern), in the order in which shapes are matched: the order of

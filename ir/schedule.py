@@ -41,7 +41,7 @@ class ScheduleErrors(ErrorKind):
     TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
 
 
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]

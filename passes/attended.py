@@ -51,7 +51,7 @@ class ThreadCacheErrors(ErrorKind):
         "{origin}layer {layer} shares the K and V of layer {source}, but with --kv-fetch the rows that stay near are "
         "those that one layer chooses: leave --kv-fetch out",
     )
-    BAD_LANDMARKS = UsageError, "{origin}{cause}"
+    BAD_KEY_BITS = UsageError, "{origin}{cause}"
     ROW_NOT_WHOLE_BYTES = (
         UnsupportedError,
         "{origin}a row of {width} codes of {bits} bits does not fill whole bytes: use --kv-dtype int8",

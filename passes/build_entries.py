@@ -133,7 +133,7 @@ from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.row_streams import CACHES, INDEX, SCRATCHES, STORES, Stream, state_name, streams_of
 from sscc.ir.layer_state.rows import store_of
-from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
+from sscc.ir.layer_state.selectors import QUANTIZED_KEY_SCRATCHES, QUANTIZED_KEYS
 from sscc.ir.layer_state.state_tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
@@ -145,7 +145,7 @@ PROGRESS = "progress"
 TOKENS_OF_CHOICE = 2
 """Axis of tokens of a choice, [1, Hc, C, Top]."""
 _INDEX = Stream(*INDEX, width=0)
-KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True)) | {
+KEPT = dict(zip((*SCRATCHES, *QUANTIZED_KEY_SCRATCHES), (*STORES, *QUANTIZED_KEYS), strict=True)) | {
     _INDEX.scratch: _INDEX.cache
 }
 """For indexed rows, the state that holds each slot's prompt, by the scratch that is a view of one slot."""

@@ -247,20 +247,21 @@ def _follows(op: ir.Operation, other: ir.Operation) -> bool:
 
 def _fuse_query(attention: ir.Operation) -> bool:
     """Fuse attention over sinks and ring, and over rows of a store that a `kv.choose` of the same query selects by
-    landmarks, or over resident rows that a `kv.fetch` leaves, if cache, store and landmarks all get a row in this step.
+    quantized keys, or over resident rows that a `kv.fetch` leaves, if cache, store and quantized keys all get a row in
+    this step.
     """
     members = kv.members_of(attention)
     choice = producer(members[1]["index"]) if len(members) == 2 and "index" in members[1] else None
     if choice is None or choice.name not in ("kv.choose", "kv.fetch"):
         return False
-    scores = _made_by(kv.operand_of(choice, "scores"), "kv.landmark_scores")
+    scores = _made_by(kv.operand_of(choice, "scores"), "kv.quantized_key_scores")
     if scores is None:
         return False
     ring, chosen, query = members[0], members[1], attention.operands[0]
     sinks = kv.operands_of(attention).get("sink_logits")
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
-    landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
+    quantized_keys = [scored[name] for name in ("codes", "scales") if name in scored]
     sides = [name for name in ("key", "value") if name in ring]
     streams = len(sides)
     if any((name in part) != (name in ring) for part in (ring, chosen) for name in ("key", "value")):
@@ -270,25 +271,26 @@ def _fuse_query(attention: ir.Operation) -> bool:
     stored = [chosen[side] for side in sides]
     if residents:
         stored = [chooses[name] for name in ("k_store", "v_store") if name in chooses]
-    updated = [*(ring[side] for side in sides), *stored, *landmarks]
+    updated = [*(ring[side] for side in sides), *stored, *quantized_keys]
     updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
     roots = {root_of(value) for value in (*(op.operands[0] for op in updates), *residents)}
     if len(updates) != len(updated) or len(roots) != len(updated) + len(residents) or len(stored) != streams:
         return False
     parts = [kv.operands_of(op) for op in updates]
     new_rows, encoders = _decoded([part["new"] for part in parts[:streams]])
-    landmark = _made_by(parts[2 * streams]["new"], "kv.landmarks")  # None if keys are their own landmarks
+    quantized_key = _made_by(parts[2 * streams]["new"], "kv.quantize_keys")  # None if keys are not quantized
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [mask for mask in (_range(member["valid"]) for member in members) if mask is not None]
     if row is None or len(masks) != len(members):
         return False
     newest = parts[2 * streams]["new"]
-    key, new_landmarks = (newest, [newest]) if landmark is None else (landmark.operands[0], landmark.results)
+    quantized = (newest, [newest]) if quantized_key is None else (quantized_key.operands[0], quantized_key.results)
+    key, new_quantized_keys = quantized
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
     bound = kv.operands_of(validity)
     fits = (
-        list(new_landmarks) == [part["new"] for part in parts[2 * streams :]] and new_rows[0] == key,
+        list(new_quantized_keys) == [part["new"] for part in parts[2 * streams :]] and new_rows[0] == key,
         [part["new"] for part in parts[:streams]] == [part["new"] for part in parts[streams : 2 * streams]],
         {part["row"] for part in parts[:streams]} == {row.results[0]} and row.operands[0] == position,
         {part["row"] for part in parts[streams:]} == {position},
@@ -300,7 +302,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
         len({(op.attributes["scale"], kv.optional_of(op, "softcap")) for op in (attention, choice, scores)}) == 1,
-        _one_group(attention, choice, scores, landmark, row, validity, *updates),
+        _one_group(attention, choice, scores, quantized_key, row, validity, *updates),
         _readers(scores.results[0]) == [choice],
         kept[1:] == [chosen[name] for name in ("index", *sides)]
         if kept
@@ -316,7 +318,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         near, near_types = residents, [value.type for value in kept]
 
         def filled(values: Sequence[Any]) -> list[Any]:
-            """Return rows of K and V twice, then landmarks, with None for those that are absent."""
+            """Return rows of K and V twice, then quantized keys, with None for those that are absent."""
             pairs = [_two(values[:streams]), _two(values[streams : 2 * streams]), _two(values[2 * streams :])]
             return [value for pair in pairs for value in pair]
 
@@ -329,7 +331,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         kv.inherit(fused, attention)
     slices = [producer(member["valid"]) for member in members]
     _replace(list(zip([attention.results[0], *updated, *kept], fused.results, strict=True)))
-    _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
+    _erase(attention, choice, scores, *updates, quantized_key, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True
 

@@ -25,7 +25,7 @@ from sscc.passes.outline_kernels import KERNEL, inline_calls, outline, outline_o
 
 PLAIN = "sscc.plain"
 """Attribute of a kernel that is one operation, which reads and writes memory."""
-UNFUSED = frozenset(f"kv.{name}" for name in ("row", "update", "landmark_scores", "choose", "fetch"))
+UNFUSED = frozenset(f"kv.{name}" for name in ("row", "update", "quantized_key_scores", "choose", "fetch"))
 """Operations of unfused attention over the cache, except for attention itself: in a layer that shares the rows of
 another one it only reads rows that its kernel does not update, and can be a stage."""
 WHOLE = "sscc.whole"

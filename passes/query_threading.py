@@ -1,4 +1,4 @@
-"""Threading of the rows of all positions, from which each step's query selects by landmarks."""
+"""Threading of the rows of all positions, from which each step's query selects by quantized keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sscc.ir.builders import (
 )
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UsageError
-from sscc.ir.landmarks import check_bits, landmark_width
-from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDENT, RESIDENT_PLACES
+from sscc.ir.layer_state.selectors import QUANTIZED_KEY_SCRATCHES, QUANTIZED_KEYS, RESIDENT, RESIDENT_PLACES
 from sscc.ir.layer_state.state_tensors import Extent, StateTensor
 from sscc.ir.locations import origin_of
+from sscc.ir.quantized_keys import check_bits, quantized_key_width
 from sscc.passes.attended import Attended, ThreadCacheErrors
 from sscc.passes.layer_threading import Rewritten, Values, appended, filled, parted
 from sscc.passes.row_endings import IndexedEnding, RowEnding
@@ -36,11 +36,11 @@ class QueryThreader(IndexedThreader):
     """Threads rows of all positions, from which each step's query selects."""
 
     def check(self) -> None:
-        """Refuse landmarks that are impossible for this width of keys."""
+        """Refuse quantized keys that are impossible for this width of keys."""
         try:
-            check_bits(self.rows.selector.landmark_bits, self.streams[0].width)
+            check_bits(self.rows.selector.key_bits, self.streams[0].width)
         except UsageError as error:
-            raise ThreadCacheErrors.BAD_LANDMARKS(origin=origin_of(self.attention), cause=error) from None
+            raise ThreadCacheErrors.BAD_KEY_BITS(origin=origin_of(self.attention), cause=error) from None
         super().check()
 
     def selects(self, own: dict[str, ir.Value]) -> ir.Value:
@@ -49,13 +49,13 @@ class QueryThreader(IndexedThreader):
 
     # ------------------------------------------------------------------------------------------ arguments
 
-    def landmarks(self) -> list[Argument]:
-        """Return the states of the landmarks of every slot."""
-        return [self.argument(self.states[name]) for name in LANDMARKS if name in self.states]
+    def quantized_keys(self) -> list[Argument]:
+        """Return the states of the quantized keys of every slot."""
+        return [self.argument(self.states[name]) for name in QUANTIZED_KEYS if name in self.states]
 
     def noted_states(self) -> list[Argument]:
-        """See `RowThreader`: the landmarks of the prompt in progress."""
-        pairs = zip(LANDMARKS, LANDMARK_SCRATCHES, strict=True)
+        """See `RowThreader`: the quantized keys of the prompt in progress."""
+        pairs = zip(QUANTIZED_KEYS, QUANTIZED_KEY_SCRATCHES, strict=True)
         kept = [(self.states[name], scratch) for name, scratch in pairs if name in self.states]
         states = [StateTensor(scratch, Extent.PROMPT, state.dtype, state.shape) for state, scratch in kept]
         return [self.argument(state) for state in states]
@@ -70,7 +70,7 @@ class QueryThreader(IndexedThreader):
     def rewrite_decode(self) -> Any:
         """See `RowThreader`."""
         stores = [self.argument(self.states[stream.store]) for stream in self.streams]
-        kept = [*self.caches(), *stores, *self.landmarks(), *self.residents()]
+        kept = [*self.caches(), *stores, *self.quantized_keys(), *self.residents()]
         updated, read = ([], kept) if self.shares else (kept, [])
         return self.rebuild(updated, [*read, *self.decode_inputs()], self._query_attention)
 
@@ -79,21 +79,21 @@ class QueryThreader(IndexedThreader):
         attended = Attended.by(self.attention, values)
         query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
         *states, position, base, active = added
-        now, stores, landmarks, residents = parted(states, [count, count, len(self.landmarks())])
-        stored = [*stores, *landmarks]
+        now, stores, quantized_keys, residents = parted(states, [count, count, len(self.quantized_keys())])
+        stored = [*stores, *quantized_keys]
         if not self.shares:  # otherwise the layer that keeps the rows has updated them
             row = kv.Row(position, base, self.selects({}), position.type).row
-            new_landmarks = self._landmarks_of(attended.rows[0])
+            new_quantized_keys = self._quantized_keys_of(attended.rows[0])
             rows = [self.encoded(new) for new in attended.rows]
             caches = zip(now, rows, strict=True)
             now = [kv.UpdateRows(cache, new, row, active, cache.type).updated for cache, new in caches]
-            new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
+            new_rows = zip(stored, (*rows, *new_quantized_keys), strict=True)
             stored = [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.covered_rows], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, base, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
         asking, sinks = self.of_all_heads(query, attended.sinks)
-        scores = self.landmark_scores(asking, codes, scales, position, active)
+        scores = self.quantized_key_scores(asking, codes, scales, position, active)
         if residents:
             none = [None] * (2 - count)
             operands = (
@@ -116,13 +116,13 @@ class QueryThreader(IndexedThreader):
             return query, list(sinks)
         return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
 
-    def landmark_scores(
+    def quantized_key_scores(
         self, query: ir.Value, codes: ir.Value, scales: ir.Value | None, position: ir.Value, active: ir.Value
     ) -> ir.Value:
-        """Return the scores [B, H, T] of all positions by their landmarks."""
+        """Return the scores [B, H, T] of all positions by their quantized keys."""
         slots, heads, *_ = query.type.shape
         scores_type = tensor_type([slots, heads, codes.type.shape[2]], ir.F32Type.get())
-        scores: ir.Value = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        scores: ir.Value = kv.QuantizedKeyScores(query, codes, scales, position, active, self.scale, scores_type).scores
         return scores
 
     def choose(
@@ -143,18 +143,18 @@ class QueryThreader(IndexedThreader):
 
     def noted_keys(self, keys: ir.Value, states: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """See `RowThreader`."""
-        return appended(self._landmarks_of(keys), states, start)
+        return appended(self._quantized_keys_of(keys), states, start)
 
-    def _landmarks_of(self, key: ir.Value) -> list[ir.Value]:
-        """Return the landmarks of keys [.., J, D]."""
+    def _quantized_keys_of(self, key: ir.Value) -> list[ir.Value]:
+        """Quantize keys [.., J, D]."""
         if not self.rows.selector.rounds_keys:
             return [key]
         slots, heads, rows, width = key.type.shape
-        codes = landmark_width(width, self.rows.selector.landmark_bits)
+        codes = quantized_key_width(width, self.rows.selector.key_bits)
         i8, bf16 = ir.IntegerType.get_signless(8), ir.BF16Type.get()
         types = tensor_type([slots, heads, rows, codes], i8), tensor_type([slots, heads, rows, 1], bf16)
-        landmarks = kv.Landmarks(key, *types)
-        return [landmarks.codes, landmarks.scales]
+        quantized_keys = kv.QuantizeKeys(key, *types)
+        return [quantized_keys.codes, quantized_keys.scales]
 
     def ending(self) -> RowEnding:
         """See `RowThreader`."""
@@ -167,7 +167,7 @@ class QueryEnding(IndexedEnding):
     layer: QueryThreader
 
     def asked_states(self) -> list[Argument]:
-        """See `RowEnding`: the landmarks of the prompt, where its last query chooses rows that stay near."""
+        """See `RowEnding`: the quantized keys of the prompt, where its last query chooses rows that stay near."""
         return self.layer.noted_states() if self.layer.residents() else []
 
     def filled_states(self) -> list[Argument]:
@@ -205,7 +205,7 @@ class QueryEnding(IndexedEnding):
         """Return the positions [1, Hkv, K] that the last query of a prompt selects.
 
         Args:
-            observed: the kept last queries, then landmarks.
+            observed: the kept last queries, then quantized keys.
         """
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
@@ -215,7 +215,7 @@ class QueryEnding(IndexedEnding):
         last = arith.SubIOp(length, one).result
         position = positions_tensor([1], last, last)
         active = not_negative(position)  # always true; the operation needs a flag
-        scores = self.layer.landmark_scores(query, codes, scales, position, active)
+        scores = self.layer.quantized_key_scores(query, codes, scales, position, active)
         return self.layer.choose(query, ring, scores, position, active, sinks)
 
     def _first_residents(

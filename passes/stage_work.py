@@ -50,8 +50,8 @@ _OF_PRODUCTS = frozenset(
 
 
 def points_of(op: ir.Operation) -> int:
-    """Return the points of an operation's iteration space. For attention, operations of its scores (by landmarks too)
-    and of the weighted sum of values; a chunk of a prompt sees half of the rows on average. For a recurrence,
+    """Return the points of an operation's iteration space. For attention, operations of its scores (by quantized keys
+    too) and of the weighted sum of values; a chunk of a prompt sees half of the rows on average. For a recurrence,
     operations of products with the state."""
     if op.name in _RECURRENT:
         _, *state = kv.operand_of(op, "state").type.shape

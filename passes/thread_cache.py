@@ -14,8 +14,8 @@ ring of a longer one, and writes the selected positions. Decode attends to two s
 rows of the prompt, which an index names; `kv.validity` says which rows of the cache they replace.
 
 If every step's query selects (`--kv-policy query`), the rows of all positions stay where prefill and decode write them,
-together with landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position, scores the
-landmarks, selects rows, and attends to them as a second segment.
+together with quantized keys. `compress` fills sinks and ring; decode adds the row of its position, scores the
+quantized keys, selects rows, and attends to them as a second segment.
 
 If a user's rule scores prompts (`--kv-policy FILE`), the module has a function with the rule's operations (`sscc.rule`)
 for each kind of layers. These operations are cloned into `compress` in place of `kv.observation_scores`, and the scores
@@ -23,7 +23,8 @@ are pooled if the rule requests it; the functions are removed.
 
 With encoded rows (`--kv-dtype int8` or `int4`) the caches are i8: `kv.gather` encodes the rows that it copies, and the
 row of a decode step passes through `kv.quantize_rows`. If queries select, so do the rows of a prompt on their way into
-its scratch, which is i8 too, and `kv.causal_attention` uses the decoded rows. Landmarks are made from unencoded keys.
+its scratch, which is i8 too, and `kv.causal_attention` uses the decoded rows. Quantized keys are made from unencoded
+keys.
 
 Before::
 
@@ -84,7 +85,7 @@ results back. Two functions then run after a prompt's last chunk: `choose`, on a
 
 A layer that shares the K and V of an earlier one (`kv.shared_attention`) has neither state nor `compress`: it attends
 to the rows of that layer, which has updated them earlier in this step, or appended them in its phase of a prompt, and
-to those that were selected for it. If queries select, it selects by its own query and that layer's landmarks.
+to those that were selected for it. If queries select, it selects by its own query and that layer's quantized keys.
 
 Layers with the same kind of cache are a group (`kv.groups`, `sscc.layers`): equal windows, heads and widths. A layer
 whose rows others share is a group by itself (`sscc.shares`). A layer with a window shorter than the longest sequence,

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 HOME = ("ir/geometry.py", "ir/layer_state")
 FLAGS = frozenset(
     "indexed by_query selects observes encoded encodes_prompts packed rule fetch fetch_rows window "
-    "window_stride layer_topk landmark_bits policy dtype rows sees row_format".split()
+    "window_stride layer_topk key_bits policy dtype rows sees row_format".split()
 )
 MOST = 15
 """Reads of flags elsewhere, of 230 once; what is left goes as its reader comes to ask the state."""

@@ -532,7 +532,7 @@ def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
     """Refuse quantised rows of K for a model with ALiBi: they contain positions, which must not be rounded."""
     coarse = {
         "--kv-dtype int8 or int4": codec_of(geometry).rounds,
-        "landmarks of fewer than 16 bits (--kv-landmark-bits)": selector_of(geometry).rounds_keys,
+        "quantized keys of fewer than 16 bits (--kv-key-bits)": selector_of(geometry).rounds_keys,
     }
     for option, asked in coarse.items():
         if biased and asked:

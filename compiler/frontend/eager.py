@@ -23,12 +23,12 @@ from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.latent_rows import Products
 from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
 from sscc.compiler.frontend.query_selection import (
-    Landmarks,
+    QuantizedKeys,
     choose,
     fetch_rows,
-    make_landmarks,
     masses,
     near_positions,
+    quantize_keys,
     query_attention,
 )
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
@@ -37,8 +37,8 @@ from sscc.compiler.frontend.stateful import OperatorContext, computing
 from sscc.compiler.options.policy import Rule
 from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
-from sscc.ir.landmarks import check_bits
 from sscc.ir.layer_state.rows import selector_of
+from sscc.ir.quantized_keys import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V]; the last row belongs to the last token.
 Forward = Callable[[Tensor, Tensor], Tensor]
@@ -296,7 +296,7 @@ class EagerQuerySelection(EagerSnapStream):
             with a sliding window its ring. v_cache likewise.
         selected: per layer the positions that the last step attended to, [Hkv, topk] i64, ascending, padded with -1;
             before any step -1, or with `fetch` the selection of the prompt's last query.
-        landmarks: per layer, landmarks of the store; None for a layer with a sliding window.
+        quantized_keys: per layer, quantized keys of the store; None for a layer with a sliding window.
     """
 
     def __init__(
@@ -312,15 +312,15 @@ class EagerQuerySelection(EagerSnapStream):
 
         Args:
             geometry: sinks, ring, and number of rows that a step selects; `obs` and pooling are not used.
-            bits: bits of landmarks: 1, 2, 4 or 16.
+            bits: bits per number of a quantized key: 1, 2, 4 or 16.
             fetch: maximum number of rows that a step copies from slow memory per KV head, at least 1; None for no
                 limit.
             latent: as for `EagerSnapStream`. All heads of such a layer select together.
             sources: as for `EagerSnapStream`. A sharer selects separately, by its own query and the other layer's
-                landmarks.
+                quantized keys.
 
         Raises:
-            UsageError: another number of bits; in `prefill`, heads whose landmarks do not fill whole bytes.
+            UsageError: another number of bits; in `prefill`, heads whose quantized keys do not fill whole bytes.
             UnsupportedError: as for `EagerSnapStream`.
         """
         super().__init__(model, geometry, latent, sources)
@@ -328,15 +328,15 @@ class EagerQuerySelection(EagerSnapStream):
             raise EagerErrors.NO_FETCH(rows=fetch)
         self.bits = bits
         self.fetch = fetch
-        self.landmarks: list[Landmarks | None] = []
+        self.quantized_keys: list[QuantizedKeys | None] = []
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        self.landmarks = []
+        self.quantized_keys = []
         return super().prefill(prompt)
 
     def _begin_layer(self) -> None:
         super()._begin_layer()
-        self.landmarks.append(None)
+        self.quantized_keys.append(None)
 
     def _keep(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
@@ -348,7 +348,7 @@ class EagerQuerySelection(EagerSnapStream):
         if layer in self.sources:
             source = self.sources[layer]
             self._share(layer, source)
-            self.landmarks[layer] = self.landmarks[source]
+            self.quantized_keys[layer] = self.quantized_keys[source]
             return self.k_cache[source][:, : self.prompt_len], self.v_cache[source][:, : self.prompt_len]
         k_rows = algorithm.stored(k[0], g)
         room = g.max_context - self.prompt_len
@@ -359,9 +359,9 @@ class EagerQuerySelection(EagerSnapStream):
             v_rows = algorithm.stored(v[0], g)
             v_cache = pad(v_rows, (0, 0, 0, room))
         self.v_cache[layer] = v_cache
-        landmarks = make_landmarks(k[0], self.bits)
-        levels, row_scales = pad(landmarks.levels, (0, 0, 0, room)), pad(landmarks.scale, (0, room))
-        self.landmarks[layer] = Landmarks(levels, row_scales, self.bits)
+        quantized_keys = quantize_keys(k[0], self.bits)
+        levels, row_scales = pad(quantized_keys.levels, (0, 0, 0, room)), pad(quantized_keys.scale, (0, room))
+        self.quantized_keys[layer] = QuantizedKeys(levels, row_scales, self.bits)
         chosen = torch.full((k.shape[1], g.topk), -1)
         if self.fetch is not None:
             chosen = choose(self._masses(q[:, :, -1], layer, scale, softmax), g)[0]
@@ -369,12 +369,12 @@ class EagerQuerySelection(EagerSnapStream):
         return k_rows, v_rows
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
-        landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
-        if landmarks is None:
+        quantized_keys, n, g = self.quantized_keys[layer], self.position, self.geometries[layer]
+        if quantized_keys is None:
             return super()._attend(q, k, v, layer, scale, softmax)
         if layer not in self.sources:
-            newest = make_landmarks(k[0, :, 0], self.bits)
-            landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
+            newest = quantize_keys(k[0, :, 0], self.bits)
+            quantized_keys.levels[:, n - 1], quantized_keys.scale[:, n - 1] = newest.levels, newest.scale
             self._put(layer, n - 1, k, v)
         query = q[:, :, 0]
         weights = self._masses(query, layer, scale, softmax)
@@ -386,9 +386,9 @@ class EagerQuerySelection(EagerSnapStream):
 
     def _masses(self, query: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """Return the weights of a layer's positions for the query [1, H, D] of the newest position: [1, Hkv, n]."""
-        n, landmarks = self.position, self.landmarks[layer]
-        assert landmarks is not None
-        seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
+        n, quantized_keys = self.position, self.quantized_keys[layer]
+        assert quantized_keys is not None
+        seen = QuantizedKeys(quantized_keys.levels[None, :, :n], quantized_keys.scale[None, :, :n], self.bits)
         keys = self.k_cache[layer][None, :, :n]
         return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer], softmax)
 
@@ -429,19 +429,19 @@ def make_golden(
         )
     selector = selector_of(geometry)
     run = EagerSnapStream(model, geometry, latent, sources, rule)
-    if selector.keeps_landmarks:
-        run = EagerQuerySelection(model, geometry, selector.landmark_bits, selector.fetch, latent, sources)
+    if selector.keeps_quantized_keys:
+        run = EagerQuerySelection(model, geometry, selector.key_bits, selector.fetch, latent, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer in sorted(run.attending - sources.keys()):
         g, keys = run.geometries[layer], run.k_cache[layer]
         caches = {"latent": keys} if layer in latent else {"k": keys, "v": run.v_cache[layer]}
-        if selector_of(g).keeps_landmarks:
+        if selector_of(g).keeps_quantized_keys:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
             near = near_positions(len(prompt), keys.shape[0], g)
             caches = {kind: algorithm.assemble(store, near) for kind, store in stores.items()}
         tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
-        if selector_of(g).keeps_landmarks:
+        if selector_of(g).keeps_quantized_keys:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
         elif g.topk:
             tensors[f"selected.{layer}"] = run.selected[layer]

@@ -1,17 +1,17 @@
 """Selection by query in plain torch: the readable definition of the second cache policy.
 
-Every position's K and V stay, in slow memory. Fast memory holds a landmark of each key in a few bits, and sinks and
-ring as in SnapStream. In every step each KV head selects the `topk` rows with the highest weights for its query,
-estimated by landmarks, and attends to sinks, ring and these::
+Every position's K and V stay, in slow memory. Fast memory holds a copy of each key in a few bits, its *quantized key*,
+and sinks and ring as in SnapStream. In every step each KV head selects the `topk` rows with the highest weights for its
+query, estimated by quantized keys, and attends to sinks, ring and these::
 
     positions:   0 .. sink-1 | sink ............. n-recent-1 | n-recent .. n-1
-                 sinks       | candidates, by landmarks      | ring
+                 sinks       | candidates, by quantized keys | ring
 
-Landmarks of every token, in about two bits, are from arXiv 2604.08426; rotating them first is from QuIP# (arXiv
+Quantized keys of every token, in about two bits, are from arXiv 2604.08426; rotating them first is from QuIP# (arXiv
 2402.04396); their levels are the Lloyd-Max quantiser's for a Gaussian. Including sinks and ring in the softmax over
 candidates is ours: without them a head that attends to a sink would have as much influence as one that searches.
 
-The code is written for readability, vectorised over sequences, heads and rows. `sscc.ir.landmarks` has the same
+The code is written for readability, vectorised over sequences, heads and rows. `sscc.ir.quantized_keys` has the same
 arithmetic for interpreters; no code is shared, and tests compare them. Notation: B sequences, H query heads, Hkv KV
 heads, D head width (Dv for values), T rows of a store, of which the first n of each sequence are live, the current
 position included. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding.
@@ -29,7 +29,7 @@ from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import COMPACT, SNAPSTREAM, Geometry
 
-# ---------------------------------------------------------------------------------------------------------- landmarks
+# ----------------------------------------------------------------------------------------------------- quantized keys
 
 LEVELS = {
     1: torch.tensor([-1, 1]),
@@ -58,8 +58,8 @@ def rotate(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Landmarks:
-    """Landmarks of keys, by which rows are selected.
+class QuantizedKeys:
+    """Quantized keys, by which rows are selected.
 
     Attributes:
         levels: [.., D] i8, the integers; for 16 bits the keys themselves, as stored.
@@ -72,8 +72,8 @@ class Landmarks:
     bits: int
 
 
-def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
-    """Return the landmarks of keys [.., D] of the model, before a store rounds them; landmarks of 16 bits are the keys.
+def quantize_keys(keys: Tensor, bits: int) -> QuantizedKeys:
+    """Quantize keys [.., D] of the model, before a store rounds them; with 16 bits they stay as they are.
 
     The scale is the root mean square of the rotated key (summed in f64), rounded to f32 and to bf16; below the smallest
     normal f32 it is 0. A number gets the nearest level: its magnitude is compared, in f32, with the midpoint between
@@ -81,7 +81,7 @@ def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
     0, get the smallest level above 0.
     """
     if bits == PLAIN_BITS:
-        return Landmarks(keys, torch.ones(keys.shape[:-1]), bits)
+        return QuantizedKeys(keys, torch.ones(keys.shape[:-1]), bits)
     x = rotate(keys)
     mean_square = x.to(torch.float64).square().sum(-1) / x.shape[-1]
     exact = mean_square.sqrt().to(torch.float32)
@@ -91,7 +91,7 @@ def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
     middles = (magnitudes[1:] + magnitudes[:-1]).to(torch.float64) / 2 * STEPS[bits]
     edges = middles.to(torch.float32) * scale[..., None]
     nearest = magnitudes[(x.abs()[..., None] > edges[..., None, :]).sum(-1)]
-    return Landmarks(torch.where(x >= 0, nearest, -nearest).to(torch.int8), scale, bits)
+    return QuantizedKeys(torch.where(x >= 0, nearest, -nearest).to(torch.int8), scale, bits)
 
 
 def pack(levels: Tensor, bits: int) -> Tensor:
@@ -122,21 +122,21 @@ def int8_query(queries: Tensor) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------------------ choice
 
 
-def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float, softmax: Softmax = PLAIN) -> Tensor:
-    """Return the approximate logits of each query head, by landmarks: [B, H, D] and rows [B, Hkv, T] to [B, Hkv, G, T]
-    f32.
+def quantized_key_logits(q: Tensor, quantized_keys: QuantizedKeys, scale: float, softmax: Softmax = PLAIN) -> Tensor:
+    """Return the approximate logits of each query head, by quantized keys: [B, H, D] and rows [B, Hkv, T] to [B, Hkv,
+    G, T] f32.
 
     The dot product of the int8 query and the levels is an exact integer (below 2 ** 24, so f32 products have no
     rounding in any order). The logit is `(dot * s) * ((query scale * step) * scale)`, each product rounded to f32,
     and capped if the model caps its scores: this keeps the order of rows in a head, but matters because heads are
     averaged.
     """
-    if landmarks.bits == PLAIN_BITS:
-        return exact_logits(q, landmarks.levels, scale, softmax)
-    codes, query_scale = int8_query(_grouped(q, landmarks.scale.shape[1]))
-    dot = codes @ landmarks.levels.to(torch.float32).transpose(-1, -2)
-    step, factor = (torch.tensor(number, dtype=torch.float32) for number in (STEPS[landmarks.bits], scale))
-    return softmax.scores(dot * landmarks.scale[:, :, None] * (query_scale * step * factor)[..., None])
+    if quantized_keys.bits == PLAIN_BITS:
+        return exact_logits(q, quantized_keys.levels, scale, softmax)
+    codes, query_scale = int8_query(_grouped(q, quantized_keys.scale.shape[1]))
+    dot = codes @ quantized_keys.levels.to(torch.float32).transpose(-1, -2)
+    step, factor = (torch.tensor(number, dtype=torch.float32) for number in (STEPS[quantized_keys.bits], scale))
+    return softmax.scores(dot * quantized_keys.scale[:, :, None] * (query_scale * step * factor)[..., None])
 
 
 def exact_logits(q: Tensor, keys: Tensor, scale: float, softmax: Softmax = PLAIN) -> Tensor:
@@ -146,17 +146,23 @@ def exact_logits(q: Tensor, keys: Tensor, scale: float, softmax: Softmax = PLAIN
 
 
 def masses(
-    q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry, softmax: Softmax = PLAIN
+    q: Tensor,
+    keys: Tensor,
+    quantized_keys: QuantizedKeys,
+    live: Tensor,
+    scale: float,
+    g: Geometry,
+    softmax: Softmax = PLAIN,
 ) -> Tensor:
     """Return the weight of each candidate for each KV head: the mean over its query heads of one softmax per head.
 
-    The softmax is over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which
-    attention computes anyway. Learned sinks take part in it.
+    The softmax is over the logits of all live positions: by quantized keys for candidates, exact for sinks and ring,
+    which attention computes anyway. Learned sinks take part in it.
 
     Args:
         q: [B, H, D], of the current position.
         keys: [B, Hkv, T, D], as stored; only those of sinks and ring are read.
-        landmarks: landmarks of T keys.
+        quantized_keys: quantized keys of T keys.
         live: [B] i64, n of each sequence.
         scale: factor on the dot products.
         g: cache geometry.
@@ -167,7 +173,7 @@ def masses(
     """
     position, n = torch.arange(keys.shape[2]), live[:, None]
     candidate = (position >= g.sink) & (position < n - g.recent)
-    approximate, exact = landmark_logits(q, landmarks, scale, softmax), exact_logits(q, keys, scale, softmax)
+    approximate, exact = quantized_key_logits(q, quantized_keys, scale, softmax), exact_logits(q, keys, scale, softmax)
     logits = torch.where(candidate[:, None, None], approximate, exact)
     logits = logits.masked_fill((position >= n)[:, None, None], float("-inf"))
     heads = torch.arange(q.shape[1]).reshape(keys.shape[1], -1)
@@ -264,7 +270,7 @@ def query_attention(
 
 def near_positions(n: int, kv_heads: int, g: Geometry) -> Tensor:
     """Return the positions in sinks and ring after `n` positions: [Hkv, SR] i64, -1 for an empty row."""
-    ring = replace(g, topk=0, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0, fetch=None)
+    ring = replace(g, topk=0, rows=COMPACT, policy=SNAPSTREAM, key_bits=0, fetch=None)
     return algorithm.row_positions(torch.empty(kv_heads, 0, dtype=torch.int64), n, ring)
 
 

@@ -17,7 +17,7 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Several, UndefinedKind, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import landmarks, operations, resident_rows
+from sscc.ir import operations, quantized_keys, resident_rows
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry, Span
@@ -33,7 +33,7 @@ class CacheUndefinedErrors(UndefinedKind):
     NO_SCORES = "pools {length} scores"
     TOO_MANY = "selects {topk} positions, but there is room for {most}"
     SCRATCH_OUT_OF_BOUNDS = "reads row {row} of a scratch of {rows}"
-    TOO_FEW_LANDMARKS = "needs the landmarks of all candidates at position {position}, but there are {landmarks}"
+    TOO_FEW_KEYS = "needs the quantized keys of all candidates at position {position}, but there are {rows}"
 
 Segment = Mapping[str, Tensor]
 """Rows that attention covers: `key` [B, Hkv, T, D], `valid` [Q, R], optional `index` [B, Hkv, R], and optional `value`
@@ -311,28 +311,28 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------- rows that queries choose
 
 
-def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return landmarks of keys [.., D]: codes [.., D * bits / 8] i8 and scales [.., 1] bf16."""
-    codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
+def quantized_keys_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Quantize keys [.., D]: codes [.., D * bits / 8] i8 and scales [.., 1] bf16."""
+    codes, scales = quantized_keys.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
 
 
-def landmark_scores(
+def quantized_key_scores(
     query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry
 ) -> Tensor:
-    """Return the scores of each active slot's query [B, H, 1, D] by the landmarks of its candidates, [B, H, T] f32;
-    zeros elsewhere."""
-    queries, bits = grouped_numbers(query, codes.shape[1]), selector_of(g).landmark_bits
-    levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
+    """Return the scores of each active slot's query [B, H, 1, D] by the quantized keys of its candidates, [B, H, T]
+    f32; zeros elsewhere."""
+    queries, bits = grouped_numbers(query, codes.shape[1]), selector_of(g).key_bits
+    levels = quantized_keys.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, bits, scoring.scale)
+    logits = quantized_keys.logits(*quantized_keys.encode_query(queries), levels, of_rows, bits, scoring.scale)
     return _of_candidates(scoring.capped(torch.from_numpy(logits)), position, active, g)
 
 
 def key_scores(
     query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
-    """Return the same scores for landmarks that are the keys [B, Hkv, T, D]."""
+    """Return the same scores for quantized keys that are the keys [B, Hkv, T, D]."""
     exact = [scores_of(q, rows, scoring, types.accumulate) for q, rows in zip(query, keys, strict=True)]
     return _of_candidates(torch.stack(exact).to(torch.float32), position, active, g)
 
@@ -342,7 +342,7 @@ def _of_candidates(scores: Tensor, position: Tensor, active: Tensor, g: Geometry
     """
     rows = scores.shape[-1]
     if bool((position[active] >= rows).any()):
-        undefined(CacheUndefinedErrors.TOO_FEW_LANDMARKS, position=int(position[active].max()), landmarks=rows)
+        undefined(CacheUndefinedErrors.TOO_FEW_KEYS, position=int(position[active].max()), rows=rows)
     return torch.where(_candidates(position, active, rows, g)[:, None], scores.reshape(len(scores), -1, rows), 0.0)
 
 
@@ -573,18 +573,18 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
     return named(op, chunk)
 
 
-@executes(operations.Landmarks)
-def _landmarks(op: ir.Operation, b: Builder) -> Several:
-    bits = selector_of(geometry_of(op)).landmark_bits
-    return lambda key: landmarks_of(key, bits)
+@executes(operations.QuantizeKeys)
+def _quantized_keys(op: ir.Operation, b: Builder) -> Several:
+    bits = selector_of(geometry_of(op)).key_bits
+    return lambda key: quantized_keys_of(key, bits)
 
 
-@executes(operations.LandmarkScores)
-def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
+@executes(operations.QuantizedKeyScores)
+def _quantized_key_scores(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     if not selector_of(g).rounds_keys:
         return lambda query, keys, position, active: key_scores(query, keys, position, active, scoring, g, types)
-    return lambda query, codes, scales, position, active: landmark_scores(
+    return lambda query, codes, scales, position, active: quantized_key_scores(
         query, codes, scales, position, active, scoring, g
     )
 
@@ -615,16 +615,16 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key = x["position"], x["active"], x["new_key"]
         row, valid = rows(position, position, 0, g), validity(position, position, active, g.topk, g)
-        landmark = (key,) if exact else landmarks_of(key, selector.landmark_bits)
+        quantized_key = (key,) if exact else quantized_keys_of(key, selector.key_bits)
         new_rows = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if f"new_{side}" in x}
         ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}
         new = dict(zip(("k_store", "v_store"), new_rows.values(), strict=False))
-        new |= dict(zip(("codes", "scales"), landmark, strict=False))
+        new |= dict(zip(("codes", "scales"), quantized_key, strict=False))
         kept = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
             scores = key_scores(x["query"], x["codes"], position, active, scoring, g, types)
         else:
-            scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
+            scores = quantized_key_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
         if selector.fetch is None:
             chosen = dict(zip(new_rows, kept.values(), strict=False))

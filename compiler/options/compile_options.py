@@ -18,7 +18,7 @@ from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
-    DEFAULT_LANDMARK_BITS,
+    DEFAULT_KEY_BITS,
     DEFAULT_OBS,
     DEFAULT_POOL,
     DEFAULT_RECENT,
@@ -217,9 +217,9 @@ class CompileOptions:
         "executed)", "NAME", group=CACHE, default=KV_POLICIES[0], model_choices=KV_POLICIES,
         model_help=f"selection of rows: {' or '.join(KV_POLICIES)}", of_models=True, rows=True, in_dump=True,
     )  # fmt: skip
-    kv_landmark_bits: int | None = option(
+    kv_key_bits: int | None = option(
         None, "bits per value of the key copies used for selection: 1, 2, 4, or 16 (the keys themselves); needs "
-        "--kv-policy query", "BITS", group=CACHE, default=str(DEFAULT_LANDMARK_BITS), rows=True, in_dump=True,
+        "--kv-policy query", "BITS", group=CACHE, default=str(DEFAULT_KEY_BITS), rows=True, in_dump=True,
     )  # fmt: skip
     kv_fetch: int | None = option(
         None, "maximum number of rows that a step fetches from the store per KV head, at most --kv-topk, besides rows "
@@ -370,7 +370,7 @@ class CompileOptions:
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
             raise OptionErrors.EVEN_POOL(pool=self.kv_pool)
         if self.kv_policy != QUERY:
-            _absent(OptionErrors.ONLY_BY_QUERY, kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
+            _absent(OptionErrors.ONLY_BY_QUERY, kv_key_bits=self.kv_key_bits, kv_fetch=self.kv_fetch)
         if self.kv_topk_per_layer is not None:
             _absent(OptionErrors.BUDGET_PER_LAYER, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
             if self.rule is not None and self.rule.has_budgets:
@@ -467,7 +467,7 @@ class CompileOptions:
         policy = self.rule.text if self.rule else str(self.kv_policy or KV_POLICIES[0])
         by_query = policy == QUERY
         rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
-        bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0
+        bits = (self.kv_key_bits or DEFAULT_KEY_BITS) if by_query else 0
         stored: dict[str, Any] = {
             "max_context": context,
             "obs": obs,
@@ -476,7 +476,7 @@ class CompileOptions:
             "rows": rows,
             "dtype": dtype,
             "policy": policy,
-            "landmark_bits": bits,
+            "key_bits": bits,
             "fetch": self.kv_fetch,
             "spare": self.verify or 0,
         }
@@ -536,7 +536,7 @@ class CompileArguments(TypedDict, total=False):
     kv_pool: int | None
     kv_pool_mode: str | None
     kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
-    kv_landmark_bits: int | None
+    kv_key_bits: int | None
     kv_fetch: int | None
     kv_rows: str | None
     kv_dtype: str | None
@@ -569,6 +569,10 @@ class CompileArguments(TypedDict, total=False):
     native_code: bool
 
 
+RENAMED = {"kv_landmark_bits": "kv_key_bits"}
+"""Names of options of earlier versions, and their present names."""
+
+
 def compile_options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
     """Return the options of a call of `sscc.compile`. Raises UsageError for an unknown option, and the errors of
     `CompileOptions`."""
@@ -576,7 +580,7 @@ def compile_options_of(model: str | os.PathLike[str], arguments: CompileArgument
     values: dict[str, Any] = dict(arguments)
     for name, value in values.items():
         if name not in kinds or name == "model":
-            raise OptionErrors.UNKNOWN(option=name, hint=did_you_mean(name, kinds))
+            raise OptionErrors.UNKNOWN(option=name, hint=did_you_mean(RENAMED.get(name, name), kinds))
         if kinds[name] == "Path | None" and value is not None:
             values[name] = Path(value)
     if "weights" in values:

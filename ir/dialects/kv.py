@@ -8,7 +8,7 @@ Layers with another geometry belong to a named group: their operations carry its
 Tensors are values: an update returns the new cache as a result. If the geometry's `policy` is "query", the cache itself
 has sink + recent rows. `[.. D]:row` are rows of D floats or, depending on the geometry's `dtype`, encoded rows, stored
 as bytes in a tensor of i8 (sscc.ir.kv_rows). `[.. D]:prompt` are rows of a prompt in progress, which are encoded only
-if the policy is "query" too. `[.. E]:landmark` are codes of i8; with a `landmark_bits` of 16 they are keys (E = D)
+if the policy is "query" too. `[.. E]:quantized_key` are codes of i8; with a `key_bits` of 16 they are keys (E = D)
 without scales.
 
 A score is x, the product of a query and a key times `scale`, or with a `softcap` above 0, softcap * tanh(x / softcap)
@@ -35,10 +35,10 @@ from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry, Span
-from sscc.ir.landmarks import landmark_width
 from sscc.ir.layer_state.codecs import CodedRows, codec_of
 from sscc.ir.layer_state.rows import selector_of, store_of
-from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
+from sscc.ir.opspec import Op, OpSpec, group_operands, quantized_key_element, spec_of
+from sscc.ir.quantized_keys import quantized_key_width
 from sscc.ir.weight_formats.registry import format_named
 
 GEOMETRY = "kv.geometry"
@@ -181,12 +181,12 @@ class Checked(Kv.Operation):
                 raise SignatureMismatch(f"{name} is {op.operation.attributes[name]}, expected a number")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not codec.rounds:
             raise SignatureMismatch(f"encodes rows, but rows of {GEOMETRY} have the dtype {codec.name}")
-        bits = selector.landmark_bits
-        exact, landmark = bits == PLAIN_BITS, f":{landmark_element(bits)}"
-        patterns = {name: pattern.replace(":landmark", landmark) for name, pattern in spec.patterns.items()}
+        bits = selector.key_bits
+        exact, quantized_key = bits == PLAIN_BITS, f":{quantized_key_element(bits)}"
+        patterns = {name: pattern.replace(":quantized_key", quantized_key) for name, pattern in spec.patterns.items()}
         if "codes" in spec.operands and exact == ("scales" in spec.operands):
             scales = "no scales" if exact else "scales"
-            raise SignatureMismatch(f"landmarks of {bits} bits must have {scales}")
+            raise SignatureMismatch(f"quantized keys of {bits} bits must have {scales}")
         if cls.OPERATION_NAME == "kv.update" and not geometry.keeps_all:  # all rows that it can update are cache rows
             known["T"] = geometry.cache_rows
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
@@ -197,9 +197,9 @@ class Checked(Kv.Operation):
         if cls.OPERATION_NAME in FETCHING and (selector.fetch is None) == ("resident" in spec.operands):
             there = "" if "resident" in spec.operands else "no "
             raise SignatureMismatch(f"has {there}resident rows, {GEOMETRY} has fetch {selector.fetch}")
-        if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], bits):
+        if "E" in sizes and sizes["E"] != quantized_key_width(sizes["D"], bits):
             raise SignatureMismatch(
-                f"{bits}-bit landmarks of keys of width {sizes['D']} cannot have rows of width {sizes['E']}"
+                f"{bits}-bit quantized keys of width {sizes['D']} cannot have rows of width {sizes['E']}"
             )
         if "format" in spec.attributes:
             _check_parts(op, spec, sizes)

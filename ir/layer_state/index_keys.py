@@ -33,7 +33,7 @@ class IndexKeys(Rows):
         """Tensors by name, without the group's suffix."""
         (stream,) = self.streams
         shape = (self.kv_heads, self.sizes.scratch_rows, stream.width)
-        tensor = StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, shape, stepped=True, part="landmarks")
+        tensor = StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, shape, stepped=True, part="quantized keys")
         return {tensor.name: tensor}
 
     def far_bytes(self) -> dict[str, int]:

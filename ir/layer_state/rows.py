@@ -133,7 +133,7 @@ class Rows:
     def held_bytes(self) -> int:
         """See `LayerState`."""
         rows = self.row_bytes * self.store.held_rows(self.layers, self.sizes)
-        return rows + self._landmark_bytes(self.sizes.scratch_rows)
+        return rows + self._quantized_key_bytes(self.sizes.scratch_rows)
 
     def spare_bytes(self) -> int:
         """See `LayerState`."""
@@ -142,24 +142,26 @@ class Rows:
 
     def far_bytes(self) -> dict[str, int]:
         """See `LayerState`."""
-        return self.store.far_bytes(self.layers, self.row_bytes, self._landmark_bytes(1) // self.layers, self.sizes)
+        key_bytes = self._quantized_key_bytes(1) // self.layers
+        return self.store.far_bytes(self.layers, self.row_bytes, key_bytes, self.sizes)
 
     def read_bytes(self, tokens: int) -> int:
         """See `LayerState`. Rows that layers share are read by each of them; here they count once."""
         rows = sum(min(budget, tokens) for budget in self.budgets)
-        return self.row_bytes * rows + self._landmark_bytes(max(0, tokens - self.geometry.sink_recent))
+        return self.row_bytes * rows + self._quantized_key_bytes(max(0, tokens - self.geometry.sink_recent))
 
     def uncompressed_bytes(self, tokens: int) -> int:
         """See `LayerState`. A layer that attends within a window holds no more rows than that."""
         return self.layers * self._row_bytes(PLAIN_ROWS) * min(tokens, self.geometry.window or tokens)
 
     def chunk_bytes(self) -> int:
-        """See `LayerState`: rows as they are before a ring encodes them, landmarks, and queries where all select."""
+        """See `LayerState`: rows as they are before a ring encodes them, quantized keys, and queries where all
+        select."""
         row = self._row_bytes(self.store.prompt_codec)
         for tensor in self._queries():
             heads, _, width = (size or 0 for size in tensor.shape)
             row += 0 if tensor.optional else heads * width * DTYPE_BYTES[tensor.dtype]
-        return self.sizes.chunk * (self.layers * row + self._landmark_bytes(1))
+        return self.sizes.chunk * (self.layers * row + self._quantized_key_bytes(1))
 
     def carried_bytes(self) -> int:
         """See `LayerState`."""
@@ -168,9 +170,9 @@ class Rows:
     def _row_bytes(self, codec: RowCodec) -> int:
         return self.kv_heads * sum(codec.nbytes(stream.width, self.sizes.dtype) for stream in self.streams)
 
-    def _landmark_bytes(self, positions: int) -> int:
-        landmark = self.selector.landmark_bytes(self.streams[0].width, self.sizes.dtype)
-        return self.layers * self.kv_heads * positions * landmark
+    def _quantized_key_bytes(self, positions: int) -> int:
+        quantized_key = self.selector.quantized_key_bytes(self.streams[0].width, self.sizes.dtype)
+        return self.layers * self.kv_heads * positions * quantized_key
 
     # -------------------------------------------------------------------------------------------- snapshots
 
@@ -189,7 +191,7 @@ class Rows:
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`."""
         rows = min(length, self.geometry.cache_rows)  # rows in use come first
-        used = {"cache": rows, "store": length, "landmarks": length}
+        used = {"cache": rows, "store": length, "quantized keys": length}
         views: dict[str, DeviceTensor] = {}
         for part in self.tensors():
             name = self.name_of(part)
@@ -211,7 +213,7 @@ class Rows:
     def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`."""
         for part in self.tensors():
-            if part.part in ("store", "landmarks"):
+            if part.part in ("store", "quantized keys"):
                 yield self.name_of(part), tensor(self.name_of(part))[index, slot]
             elif part.name in [stream.scratch for stream in self.streams] or part in self._queries():
                 rows = tensor_if_there(tensor, self.name_of(part)) if part.optional else tensor(self.name_of(part))
@@ -267,12 +269,12 @@ class Rows:
                 return {"window": g.window, "window_stride": g.window_stride}
             case operations.DecodeAttention():
                 return {**ring, "window_stride": g.window_stride, "spare": g.spare}
-            case operations.Landmarks():
-                return {"bits": g.landmark_bits}
-            case operations.LandmarkScores():
-                return {**ring, "bits": g.landmark_bits}
+            case operations.QuantizeKeys():
+                return {"bits": g.key_bits}
+            case operations.QuantizedKeyScores():
+                return {**ring, "bits": g.key_bits}
             case operations.QueryAttention():
-                return {**ring, "topk": g.topk, "bits": g.landmark_bits, "fetch": g.fetch_rows}
+                return {**ring, "topk": g.topk, "bits": g.key_bits, "fetch": g.fetch_rows}
             case operations.FetchRows():
                 return {**ring, "fetch": g.fetch_rows}
             case operations.ChooseRows() | operations.Select():

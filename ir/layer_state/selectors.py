@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
-from sscc.ir.landmarks import SCALE_BYTES, code_bytes, landmark_width
 from sscc.ir.layer_state.state_tensors import Contents, Extent, ProgramSizes, StateTensor
+from sscc.ir.quantized_keys import SCALE_BYTES, code_bytes, quantized_key_width
 from sscc.ir.schedule import DTYPE_BYTES
 
-LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
-"""States of landmarks, by which queries select: those of every slot, and those of the prompt in progress. Landmarks
-that are keys have no scales."""
+QUANTIZED_KEYS = ("quantized_keys", "quantized_key_scales")
+QUANTIZED_KEY_SCRATCHES = ("quantized_key_scratch", "quantized_key_scale_scratch")
+"""States of quantized keys, by which queries select: those of every slot, and those of the prompt in progress.
+Quantized keys that are keys have no scales."""
 RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
 """States of resident rows, `[L, B, Hkv, topk]`: their positions in ascending order, then -1; and the row index of each,
 followed by the free row indices."""
@@ -30,16 +31,16 @@ class RowSelector:
     Attributes:
         observes: True if the last queries of a prompt are kept.
         by_rule: True if a user's rule scores the positions of a prompt.
-        keeps_landmarks: True if a step's query selects among all positions by their landmarks.
+        keeps_quantized_keys: True if a step's query selects among all positions by their quantized keys.
         rounds_keys: True if rows are selected by rounded keys.
-        landmark_bits: bits per number of a landmark; 0 without landmarks.
+        key_bits: bits per number of a quantized key; 0 without quantized keys.
         fetch: maximum number of rows that a step copies from the store; None for no limit, or without a store.
     """
 
     geometry: Geometry
 
     @property
-    def landmark_bits(self) -> int:
+    def key_bits(self) -> int:
         return 0
 
     @property
@@ -55,7 +56,7 @@ class RowSelector:
         return False
 
     @property
-    def keeps_landmarks(self) -> bool:
+    def keeps_quantized_keys(self) -> bool:
         return False
 
     @property
@@ -74,8 +75,8 @@ class RowSelector:
         """
         return []
 
-    def landmark_bytes(self, key_width: int, dtype: str) -> int:
-        """Return the bytes of a landmark of one key."""
+    def quantized_key_bytes(self, key_width: int, dtype: str) -> int:
+        """Return the bytes of one quantized key."""
         return 0
 
     def picks(self, prompt_len: int) -> int:
@@ -151,23 +152,23 @@ class PromptSelection(RowSelector):
 
 @dataclass(frozen=True)
 class QuerySelection(RowSelector):
-    """Selection at every step by its query, among all positions, using the landmarks of their keys."""
+    """Selection at every step by its query, among all positions, using their quantized keys."""
 
     @property
-    def landmark_bits(self) -> int:
-        return self.geometry.landmark_bits
+    def key_bits(self) -> int:
+        return self.geometry.key_bits
 
     @property
     def fetch(self) -> int | None:
         return self.geometry.fetch
 
     @property
-    def keeps_landmarks(self) -> bool:
+    def keeps_quantized_keys(self) -> bool:
         return True
 
     @property
     def rounds_keys(self) -> bool:
-        return self.geometry.landmark_bits < PLAIN_BITS
+        return self.geometry.key_bits < PLAIN_BITS
 
     @property
     def observes(self) -> bool:
@@ -177,12 +178,12 @@ class QuerySelection(RowSelector):
     def tensors(
         self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
     ) -> list[StateTensor]:
-        g, bits = self.geometry, self.geometry.landmark_bits
+        g, bits = self.geometry, self.geometry.key_bits
         rows = (kv_heads, sizes.scratch_rows)
-        kinds = [(sizes.dtype if bits == PLAIN_BITS else "i8", landmark_width(key_width, bits)), ("bf16", 1)]
-        names = LANDMARKS[:1] if bits == PLAIN_BITS else LANDMARKS
+        kinds = [(sizes.dtype if bits == PLAIN_BITS else "i8", quantized_key_width(key_width, bits)), ("bf16", 1)]
+        names = QUANTIZED_KEYS[:1] if bits == PLAIN_BITS else QUANTIZED_KEYS
         found = [
-            StateTensor(name, Extent.SLOTS, dtype, (*rows, width), stepped=True, part="landmarks")
+            StateTensor(name, Extent.SLOTS, dtype, (*rows, width), stepped=True, part="quantized keys")
             for name, (dtype, width) in zip(names, kinds, strict=False)
         ]
         if g.fetch is not None:
@@ -193,18 +194,18 @@ class QuerySelection(RowSelector):
             found.append(observed(g, heads, query_width, sizes))
         return found
 
-    def landmark_bytes(self, key_width: int, dtype: str) -> int:
-        bits = self.geometry.landmark_bits
+    def quantized_key_bytes(self, key_width: int, dtype: str) -> int:
+        bits = self.geometry.key_bits
         return key_width * DTYPE_BYTES[dtype] if bits == PLAIN_BITS else code_bytes(key_width, bits) + SCALE_BYTES
 
     def in_name(self) -> str:
         g = self.geometry
-        return f" {g.landmark_bits}-bit{'' if g.fetch is None else f' fetch {g.fetch}'}"
+        return f" {g.key_bits}-bit{'' if g.fetch is None else f' fetch {g.fetch}'}"
 
     def in_words(self) -> str:
         g = self.geometry
-        copies = "keys (landmarks of 16 bits)"
-        by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
+        copies = "keys (16 bits)"
+        by = copies if g.key_bits == PLAIN_BITS else f"quantized keys of {g.key_bits} bits"
         limit = "" if g.fetch is None else f"; it fetches at most {g.fetch} rows, {g.topk} are resident"
         return f"every step's query, by {by}{limit}"
 

@@ -48,12 +48,12 @@ class RowStore(Protocol):
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
         """Return the rows of a stream that one sequence owns in all of `layers` layers, per KV head."""
 
-    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+    def far_bytes(self, layers: int, row_bytes: int, quantized_key_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
         """Return the bytes of one sequence outside of caches, in all `layers` layers, by name of the part.
 
         Args:
             row_bytes: bytes of one position's rows in one layer.
-            landmark_bytes: bytes of one position's landmarks in one layer.
+            quantized_key_bytes: bytes of one position's quantized keys in one layer.
         """
 
     def near_in_words(self) -> str:
@@ -98,7 +98,7 @@ class CompactRows:
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
         return layers * self.geometry.cache_rows
 
-    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+    def far_bytes(self, layers: int, row_bytes: int, quantized_key_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
         return {}
 
     def near_in_words(self) -> str:
@@ -161,7 +161,7 @@ class IndexedRows:
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
         return layers * (self.geometry.cache_rows + sizes.scratch_rows)
 
-    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+    def far_bytes(self, layers: int, row_bytes: int, quantized_key_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
         return {"prompt": layers * sizes.scratch_rows * row_bytes}
 
     def near_in_words(self) -> str:
@@ -198,9 +198,9 @@ class AllRows(IndexedRows):
         resident = 0 if self.geometry.fetch is None else self.geometry.topk
         return super().held_rows(layers, sizes) + layers * resident
 
-    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+    def far_bytes(self, layers: int, row_bytes: int, quantized_key_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
         positions = layers * sizes.scratch_rows
-        return {"landmarks": positions * landmark_bytes, "store": positions * row_bytes}
+        return {"quantized keys": positions * quantized_key_bytes, "store": positions * row_bytes}
 
     def near_in_words(self) -> str:
         return "sinks and ring" if self.geometry.fetch is None else "sinks, ring and resident rows"
@@ -220,7 +220,7 @@ class ChosenRows(AllRows):
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         return [tensor for tensor in super().tensors(stream, kv_heads, sizes) if tensor.name == stream.store]
 
-    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+    def far_bytes(self, layers: int, row_bytes: int, quantized_key_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
         return {"store": layers * sizes.scratch_rows * row_bytes}
 
     def near_in_words(self) -> str:

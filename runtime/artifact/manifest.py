@@ -25,7 +25,7 @@ from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "vocab_size")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

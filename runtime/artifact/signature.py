@@ -144,8 +144,8 @@ class Signature:
     @property
     def chunk_bytes(self) -> int:
         """Bytes that prefill leaves for the positions of one chunk, for prompts with a common prefix, on one rank: K
-        and V of all layers before a cache encodes them, and landmarks; also queries if all of them select (at -O0 4
-        bytes more for each)."""
+        and V of all layers before a cache encodes them, and quantized keys; also queries if all of them select (at -O0
+        4 bytes more for each)."""
         return sum(state.chunk_bytes() for state in self._every)
 
     @property
@@ -156,8 +156,8 @@ class Signature:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of K and V, and of landmarks, that a decode step reads of one sequence whose rows are all in use. Rows
-        that layers share are counted for each of them."""
+        """Bytes of K and V, and of quantized keys, that a decode step reads of one sequence whose rows are all in use.
+        Rows that layers share are counted for each of them."""
         return self.read_bytes_of(self.geometry.max_context)
 
     def read_bytes_of(self, tokens: int) -> int:
@@ -179,7 +179,7 @@ class Signature:
     @property
     def held_bytes(self) -> int:
         """Bytes of one sequence in memory: K and V of its cache, and of its prompt if the selected rows are indexed, or
-        of all its positions if queries select; and landmarks."""
+        of all its positions if queries select; and quantized keys."""
         return sum(state.held_bytes() for state in self._every)
 
     @property

@@ -78,7 +78,7 @@ class Kept:
         evicted: positions that are no longer in the cache, length - kept.
         budget: maximum number of positions that the slot may hold.
         kv_bytes: bytes of the slot's K and V, including its whole prompt if the selected rows are indexed, and of its
-            landmarks.
+            quantized keys.
         full_bytes: bytes of an uncompressed cache of max_context rows.
         full_bytes_now: bytes of an uncompressed cache of `length` rows.
         of_layers: `layers`, or None if unknown.

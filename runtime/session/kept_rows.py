@@ -146,8 +146,8 @@ class KeptRows:
 
     Attributes:
         copies: arrays by number, then by state: for a slot [L, Hkv, rows, ..], or [Hkv, rows, ..] for caches that
-            layers share; for a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..], and the states that
-            it leaves for the next one.
+            layers share; for a chunk, K, V and quantized keys of all layers of a group, [L, Hkv, C, ..], and the states
+            that it leaves for the next one.
         numbers: numbers for new copies.
     """
 

@@ -12,10 +12,10 @@ Counting rules for steps that do not simply access all of their operands once:
   with different budgets share it reads in place, counted with the mean number of rows of these layers.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
-* If queries select, scores by landmarks are those of the candidates, the positions of a slot without sinks and ring:
-  `valid_rows` without these. Attention reads the selected rows of the store, or with a limit the fetched rows, and the
-  resident rows in their memory. A given fraction of selected rows may stay from step to step (`staying`): these are
-  read from the memory of sinks and ring.
+* If queries select, scores by quantized keys are those of the candidates, the positions of a slot without sinks and
+  ring: `valid_rows` without these. Attention reads the selected rows of the store, or with a limit the fetched rows,
+  and the resident rows in their memory. A given fraction of selected rows may stay from step to step (`staying`): these
+  are read from the memory of sinks and ring.
 * Encoded rows move in stored form, bytes of codes and a scale, and are decoded for arithmetic: `ENCODE_OPS`
   element-wise operations per number for encoding, `DECODE_OPS` in attention.
 * For a sum over N ranks each rank receives 1/N of the values from all others, adds them up, and sends the sums to all
@@ -48,13 +48,13 @@ from sscc.ir.operations import (
     Dequantize,
     FetchRows,
     GatherRows,
-    Landmarks,
-    LandmarkScores,
     LatentChunkAttention,
     LookUp,
     ObservationScores,
     Observe,
     Pool,
+    QuantizedKeyScores,
+    QuantizeKeys,
     QuantizeRows,
     QueryAttention,
     RecurrentChunk,
@@ -89,7 +89,7 @@ ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
 DECAY_OPS = 1  # an exponential
 RECURRENT_BLOCK = 16  # tokens whose updates of a state are summed together
 DOT_OPS = 2  # per four byte products, because lanes have 32 bits: multiply, add up
-LANDMARK_OPS = 4  # per score: conversion to float, two products, a running maximum
+KEY_SCORE_OPS = 4  # per score: conversion to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
 
@@ -464,8 +464,8 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     _attend_cached(meter, step, (step,))
 
 
-@executes(Landmarks)
-def _landmarks(meter: _Meter, step: Landmarks) -> None:
+@executes(QuantizeKeys)
+def _quantized_keys(meter: _Meter, step: QuantizeKeys) -> None:
     _rotate(meter, step.key)
 
 
@@ -475,13 +475,13 @@ def _rotate(meter: _Meter, rows: str) -> None:
     meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))) + ENCODE_OPS)
 
 
-def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | FetchRows | QueryAttention, rows: int) -> int:
+def _candidates(meter: _Meter, step: QuantizedKeyScores | ChooseRows | FetchRows | QueryAttention, rows: int) -> int:
     """Return the number of candidates among the `rows` positions of a slot."""
     return max(meter.valid_rows(rows) - step.sink - step.recent, 0)
 
 
-@executes(LandmarkScores)
-def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
+@executes(QuantizedKeyScores)
+def _quantized_key_scores(meter: _Meter, step: QuantizedKeyScores | QueryAttention) -> None:
     (batch, heads, _, dim) = meter.shape(step.query)
     scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
     if step.bits == PLAIN_BITS:
@@ -490,12 +490,13 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
         return
     _rotate(meter, step.query)
     meter.vector(scores * ceil(dim / 4), DOT_OPS)
-    meter.vector(scores, LANDMARK_OPS + _cap_ops(step))
+    meter.vector(scores, KEY_SCORE_OPS + _cap_ops(step))
 
 
 @executes(ChooseRows, FetchRows)
 def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -> None:
-    """Count the exact scores of sinks and ring, one softmax over these and those by landmarks, and a streaming top-K.
+    """Count the exact scores of sinks and ring, one softmax over these and those by quantized keys, and a streaming
+    top-K.
     """
     (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     if isinstance(step, ChooseRows | FetchRows):
@@ -512,10 +513,11 @@ def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -
 
 @executes(QueryAttention)
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
-    """Count the landmark of a new key, scores by all landmarks, the selection, and attention over the selected rows."""
+    """Count the quantization of a new key, scores by all quantized keys, the selection, and attention over the selected
+    rows."""
     if step.bits != PLAIN_BITS:
         _rotate(meter, step.new_key)
-    _landmark_scores(meter, step)
+    _quantized_key_scores(meter, step)
     _choose_rows(meter, step)
     (batch, heads, _, _), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     valid = meter.valid_rows(ring + step.topk)

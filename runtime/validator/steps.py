@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sscc.ir import landmarks
 from sscc.ir import operations as ops
+from sscc.ir import quantized_keys
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import LARGEST_POOL
@@ -41,9 +41,9 @@ class StepProofErrors(ProofKind):
     POOL = "it pools with mode {mode!r} and width {width}"
     VALUES_MISSING = "it has values for some of its keys, but not {missing}: it must have all or none"
     VALUES_TOO_WIDE = "its values are the first {values} numbers of its keys, which have {key}"
-    LANDMARK_WIDTH = "it keeps keys of {key} numbers as landmarks of {bits} bits in rows of {width}"
-    LANDMARK_SCALES = "its landmarks have {bits} bits and scales, but only codes have scales"
-    LANDMARK_NO_SCALES = "its landmarks have {bits} bits and no scales"
+    QUANTIZED_KEY_WIDTH = "it keeps keys of {key} numbers as {bits}-bit quantized keys in rows of {width}"
+    QUANTIZED_KEY_SCALES = "its quantized keys have {bits} bits and scales, but only codes have scales"
+    QUANTIZED_KEY_NO_SCALES = "its quantized keys have {bits} bits and no scales"
     TOKENS = "it has {tokens} tokens for {slots} slots, it must have one per slot, or in {steps} equally many"
     SPARE_ROWS = "it has {tokens} tokens per slot, and {spare} spare rows"
     RING = "the ring has sink {sink} and recent {recent} in {rows} rows"
@@ -72,13 +72,14 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         _check_tokens(step, sizes["Q"], sizes["B"], where)
     if isinstance(step, ops.CachedAttention) and not step.segments:
         raise StepProofErrors.NO_SEGMENT(where=where)
-    if isinstance(step, ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention):
+    by_query = ops.QuantizedKeyScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention
+    if isinstance(step, ops.DecodeAttention | by_query):
         _check_ring(step, sizes, where)
     _check_sides(step, sizes, where)
     if isinstance(step, ops.Dequantize | ops.LookUp):
         _check_parts(step, sizes, where)
-    if isinstance(step, ops.Landmarks | ops.LandmarkScores | ops.QueryAttention):
-        _check_landmarks(step, sizes, where)
+    if isinstance(step, ops.QuantizeKeys | ops.QuantizedKeyScores | ops.QueryAttention):
+        _check_quantized_keys(step, sizes, where)
     if isinstance(step, ops.Select) and (step.sink < 0 or step.recent < 0):
         raise StepProofErrors.NEGATIVE_SELECTION(where=where, sink=step.sink, recent=step.recent)
     if isinstance(step, ops.ObservationScores) and step.recent < 0:
@@ -157,21 +158,21 @@ def _check_sides(step: Op, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.VALUES_TOO_WIDE(where=where, values=sizes["Dv"], key=sizes["D"])
 
 
-def _check_landmarks(
-    step: ops.Landmarks | ops.LandmarkScores | ops.QueryAttention, sizes: Sizes, where: str
+def _check_quantized_keys(
+    step: ops.QuantizeKeys | ops.QuantizedKeyScores | ops.QueryAttention, sizes: Sizes, where: str
 ) -> None:
     """Check that codes fill their bytes and have scales, and that keys kept as they are have neither."""
-    exact = step.bits == PLAIN_BITS and not isinstance(step, ops.Landmarks)
-    wrong = step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
+    exact = step.bits == PLAIN_BITS and not isinstance(step, ops.QuantizeKeys)
+    wrong = step.bits not in quantized_keys.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
     if sizes["D"] != sizes["E"] if exact else wrong:
-        raise StepProofErrors.LANDMARK_WIDTH(where=where, key=sizes["D"], bits=step.bits, width=sizes["E"])
-    if not isinstance(step, ops.Landmarks) and exact == bool(step.scales):
-        kind = StepProofErrors.LANDMARK_SCALES if exact else StepProofErrors.LANDMARK_NO_SCALES
+        raise StepProofErrors.QUANTIZED_KEY_WIDTH(where=where, key=sizes["D"], bits=step.bits, width=sizes["E"])
+    if not isinstance(step, ops.QuantizeKeys) and exact == bool(step.scales):
+        kind = StepProofErrors.QUANTIZED_KEY_SCALES if exact else StepProofErrors.QUANTIZED_KEY_NO_SCALES
         raise kind(where=where, bits=step.bits)
 
 
 def _check_ring(
-    step: ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention,
+    step: ops.DecodeAttention | ops.QuantizedKeyScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention,
     sizes: Sizes,
     where: str,
 ) -> None:

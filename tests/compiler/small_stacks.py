@@ -59,7 +59,7 @@ CACHES = {
     "indexed": replace(SMALL, rows="indexed"),
     "int8": replace(SMALL, dtype="int8"),
     "spare": replace(SMALL, spare=3),
-    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
+    "query": replace(SMALL, rows="indexed", policy="query", key_bits=2),
 }
 """Ways to keep rows, by name."""
 

@@ -20,7 +20,7 @@ from tests.native import native_interpreter
 
 PROMPT, TOKENS = random_tokens(40), random_tokens(3, seed=1)
 SMALL = replace(GEOMETRY, recent=9, topk=5)
-QUERY = replace(SMALL, rows="indexed", policy="query", landmark_bits=2)
+QUERY = replace(SMALL, rows="indexed", policy="query", key_bits=2)
 CASES = {
     "windows and shared rows": ("shared-in-turns", SMALL),
     "indexed": ("llama3-rope", replace(SMALL, rows="indexed")),
@@ -34,7 +34,7 @@ def definition(family: str, g: Geometry, signature_sources: dict[int, int], late
     model.set_attn_implementation("sscc")
     sources = signature_sources or NO_SOURCES
     if g.by_query:
-        return EagerQuerySelection(model, g, g.landmark_bits, g.fetch, latent, sources)
+        return EagerQuerySelection(model, g, g.key_bits, g.fetch, latent, sources)
     return EagerSnapStream(model, g, latent, sources)
 
 

@@ -82,7 +82,7 @@ def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
     check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
 
 
-QUERY = {"rows": "indexed", "policy": "query", "landmark_bits": 2}
+QUERY = {"rows": "indexed", "policy": "query", "key_bits": 2}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ QUERY = {"rows": "indexed", "policy": "query", "landmark_bits": 2}
         {"rows": "indexed"},
         QUERY,
         QUERY | {"dtype": "int8", "fetch": 3},
-        QUERY | {"dtype": "int4", "landmark_bits": 16},
+        QUERY | {"dtype": "int4", "key_bits": 16},
     ],
     ids=["int8", "indexed", "query", "query int8 fetch", "query int4 16 bits"],
 )
@@ -103,7 +103,7 @@ def test_rows_in_every_form_are_the_definitions(changes: dict[str, Any], compile
     model = AutoModelForCausalLM.from_pretrained(compiled.checkpoint(family), attn_implementation=IMPLEMENTATION)
     definition = EagerSnapStream(model, geometry, (0, 1))
     if geometry.by_query:
-        definition = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, (0, 1))
+        definition = EagerQuerySelection(model, geometry, geometry.key_bits, geometry.fetch, (0, 1))
     prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
     check_definition(definition, [program.native()], prompt, tokens)
     last = definition.decode(tokens[0])

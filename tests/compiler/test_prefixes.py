@@ -19,7 +19,7 @@ TINY = Path(__file__).parents[1] / "models" / "tiny"
 SMALL = Geometry(2, 5, 4, 4, 3, "avg", 64)
 CASES = {
     "shared rows": ("shared-in-turns", SMALL),
-    "shared rows by query": ("shared-in-turns", replace(SMALL, rows="indexed", policy="query", landmark_bits=2)),
+    "shared rows by query": ("shared-in-turns", replace(SMALL, rows="indexed", policy="query", key_bits=2)),
     "several hidden states": ("several-hidden-states", SMALL),
     "latent rows": ("latent-among-experts", SMALL),
     "latent rows of codes": ("latent-among-experts", replace(SMALL, dtype="int8")),

@@ -36,7 +36,7 @@ from tests.families import random_tokens
 CACHE = "--kv-policy query --kv-sink 2 --kv-recent 5 --kv-topk 6 --max-context 48 --batch 2 --prefill-chunk 10".split()
 SR, TOPK, SCRATCH, LAYERS, HEADS, DIM = 7, 6, 50, 2, 2, 8  # 48 tokens are 5 chunks of 10
 ROW = LAYERS * HEADS * 2 * DIM * 4
-LANDMARK = LAYERS * HEADS * (DIM * 2 // 8 + 2)
+QUANTIZED_KEY = LAYERS * HEADS * (DIM * 2 // 8 + 2)
 Capture = pytest.CaptureFixture[str]
 Compiled = Callable[..., Path]
 
@@ -63,15 +63,15 @@ def resolved(**values: Any) -> Geometry:
     return CompileOptions(model=Path("m"), **values).resolve(128).geometry
 
 
-def test_all_rows_are_kept_and_landmarks_have_two_bits_unless_asked_for() -> None:
+def test_all_rows_are_kept_and_quantized_keys_have_two_bits_unless_asked_for() -> None:
     plain, g = resolved(kv_budget=64), resolved(kv_budget=64, kv_policy="query")
-    assert (plain.policy, plain.landmark_bits, plain.by_query) == ("snapstream", 0, False)
-    assert g == Geometry(**{**plain.to_dict(), "policy": "query", "landmark_bits": 2, "rows": "indexed"})
-    assert resolved(kv_topk=6, kv_policy="query", kv_landmark_bits=4).landmark_bits == 4
+    assert (plain.policy, plain.key_bits, plain.by_query) == ("snapstream", 0, False)
+    assert g == Geometry(**{**plain.to_dict(), "policy": "query", "key_bits": 2, "rows": "indexed"})
+    assert resolved(kv_topk=6, kv_policy="query", kv_key_bits=4).key_bits == 4
     assert Geometry.from_dict(g.to_dict()) == g
     assert "policy" not in plain.to_dict(), "what older programs wrote stays as it was"
     ring = g.windowed(Span(16))
-    assert (ring.policy, ring.landmark_bits, ring.rows) == ("snapstream", 0, "compact")
+    assert (ring.policy, ring.key_bits, ring.rows) == ("snapstream", 0, "compact")
 
 
 def test_nothing_is_evicted() -> None:
@@ -87,11 +87,11 @@ def test_nothing_is_evicted() -> None:
             {"kv_policy": "oracle"}, PolicyErrors.UNKNOWN,
             {"option": "--kv-policy", "value": "oracle", "known": ["snapstream", "query"]},
         ),
-        ({"kv_landmark_bits": 2}, OptionErrors.ONLY_BY_QUERY, {}),
+        ({"kv_key_bits": 2}, OptionErrors.ONLY_BY_QUERY, {}),
         ({"kv_fetch": 2}, OptionErrors.ONLY_BY_QUERY, {}),
         ({"kv_policy": "query", "kv_topk": 6, "kv_fetch": 7}, GeometryErrors.FETCH, {"fetch": 7, "topk": 6}),
         (
-            {"kv_policy": "query", "kv_landmark_bits": 3}, GeometryErrors.LANDMARK_BITS,
+            {"kv_policy": "query", "kv_key_bits": 3}, GeometryErrors.KEY_BITS,
             {"bits": 3, "choices": [1, 2, 4, 16]},
         ),
         ({"kv_policy": "query", "kv_rows": "compact"}, GeometryErrors.QUERY_ROWS, {}),
@@ -104,15 +104,15 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], kind: ErrorKind, fiel
         resolved(**values)
 
 
-def test_landmarks_of_16_bits_are_keys(artifact_of: Compiled, capsys: Capture) -> None:
-    path = artifact_of("--kv-landmark-bits", "16")
+def test_quantized_keys_of_16_bits_are_keys(artifact_of: Compiled, capsys: Capture) -> None:
+    path = artifact_of("--kv-key-bits", "16")
     states = {t.name: (t.dtype, t.shape) for t in loaded(path).program.tensors if t.role == "state"}
-    assert states["landmarks"] == states["k_store"] == ("f32", (LAYERS, 2, HEADS, SCRATCH, DIM))
-    assert "landmark_scales" not in states
+    assert states["quantized_keys"] == states["k_store"] == ("f32", (LAYERS, 2, HEADS, SCRATCH, DIM))
+    assert "quantized_key_scales" not in states
     assert cli.main(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * ROW // 2
-    assert report["decode_row_bytes"]["landmarks"] == {"hbm": 2 * (48 - SR + 1) * ROW // 2}
+    assert report["decode_row_bytes"]["quantized keys"] == {"hbm": 2 * (48 - SR + 1) * ROW // 2}
 
 
 def test_a_share_of_the_chosen_rows_may_be_said_to_stay(artifact_of: Compiled, capsys: Capture) -> None:
@@ -130,25 +130,25 @@ def test_few_rows_come_from_the_store_and_the_others_stay(artifact_of: Compiled,
     path = artifact_of("--kv-fetch", "2")
     assert cli.main(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["held_kv_bytes"] == (SR + TOPK + SCRATCH) * ROW + SCRATCH * LANDMARK
+    assert report["held_kv_bytes"] == (SR + TOPK + SCRATCH) * ROW + SCRATCH * QUANTIZED_KEY
     moved = report["decode_row_bytes"]
     assert moved["store"] == {"ddr": 2 * (2 + 1) * ROW}
     assert moved["resident rows"] == {"hbm": 2 * (TOPK + 2) * ROW}
     assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "by landmarks of 2 bits; it fetches at most 2 rows, 6 are resident\n" in text
+    assert "by quantized keys of 2 bits; it fetches at most 2 rows, 6 are resident\n" in text
     session = opened(path, "reference")
     session.prefill(0, random_tokens(30))
     near = TOPK * ROW + 2 * LAYERS * HEADS * TOPK * 8
-    assert session.snapshot_bytes(0) == SR * ROW + 30 * (ROW + LANDMARK) + near
+    assert session.snapshot_bytes(0) == SR * ROW + 30 * (ROW + QUANTIZED_KEY) + near
 
 
 def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
     words = ["compile", str(model), "-o", str(tmp_path / "graph.mlir"), *CACHE, "--compile-to", "graph", "-q"]
-    assert cli.main([*words, "--kv-landmark-bits", "1"]) == 0
+    assert cli.main([*words, "--kv-key-bits", "1"]) == 0
     with mlir():
         geometry = get_facts(parse_module((tmp_path / "graph.mlir").read_text(), "the dump"))[1]
-    assert (geometry.policy, geometry.landmark_bits) == ("query", 1)
+    assert (geometry.policy, geometry.key_bits) == ("query", 1)
 
 
 # ------------------------------------------------------------------------------------------------------- artifacts
@@ -163,21 +163,21 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
     assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
     report = reports[48]
-    assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * LANDMARK
-    assert report["kv_bytes"] == (SR + TOPK) * ROW + (48 - SR) * LANDMARK
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * QUANTIZED_KEY
+    assert report["kv_bytes"] == (SR + TOPK) * ROW + (48 - SR) * QUANTIZED_KEY
     slots = 2
     for context, candidates, chosen in ((48, 41, 6), (9, 2, 2)):
         assert reports[context]["decode_row_bytes"] == {
             "cache": {"hbm": slots * (SR + 1) * ROW},
             "store": {"ddr": slots * (chosen + 1) * ROW},
-            "landmarks": {"hbm": slots * (candidates + 1) * LANDMARK},
+            "quantized keys": {"hbm": slots * (candidates + 1) * QUANTIZED_KEY},
         }
     assert "topk 6, for 48 tokens; every step selects the topk rows among all positions\n" in text
-    assert "selection  every step's query, by landmarks of 2 bits\n" in text
-    parts = "1.75 KiB of sinks and ring, 800 bytes of landmarks, 12.5 KiB of store"
+    assert "selection  every step's query, by quantized keys of 2 bits\n" in text
+    parts = "1.75 KiB of sinks and ring, 800 bytes of quantized keys, 12.5 KiB of store"
     read = "of which a step reads at most 3.891 KiB; 12 KiB uncompressed (3.1x)"
     assert f"KV         15.03 KiB a sequence ({parts}), {read}\n" in text
-    moved = "4 KiB of cache in HBM, 3.5 KiB of store in DDR, 1.312 KiB of landmarks in HBM"
+    moved = "4 KiB of cache in HBM, 3.5 KiB of store in DDR, 1.312 KiB of quantized keys in HBM"
     assert f"rows       a step moves {moved}\n" in text
     tiers = {tensor.name: tensor.tier for tensor in loaded(path).program.tensors if tensor.role == "state"}
     assert {name for name, tier in tiers.items() if tier == "ddr"} == {"k_store", "v_store"}
@@ -185,20 +185,20 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
 
 @pytest.mark.parametrize(("dtype", "width"), [("int8", DIM + 4), ("int4", DIM // 2 + 2)])
 def test_rows_take_fewer_bytes_encoded(dtype: str, width: int, artifact_of: Compiled, capsys: Capture) -> None:
-    """In both memories; landmarks stay what they are."""
+    """In both memories; quantized keys stay what they are."""
     path, row = artifact_of("--kv-dtype", dtype), LAYERS * HEADS * 2 * width
     assert cli.main(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["held_kv_bytes"] == (SR + SCRATCH) * row + SCRATCH * LANDMARK
-    assert report["kv_bytes"] == (SR + TOPK) * row + (48 - SR) * LANDMARK
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * row + SCRATCH * QUANTIZED_KEY
+    assert report["kv_bytes"] == (SR + TOPK) * row + (48 - SR) * QUANTIZED_KEY
     assert report["decode_row_bytes"] == {
         "cache": {"hbm": 2 * (SR + 1) * row},
         "store": {"ddr": 2 * (TOPK + 1) * row},
-        "landmarks": {"hbm": 2 * (48 - SR + 1) * LANDMARK},
+        "quantized keys": {"hbm": 2 * (48 - SR + 1) * QUANTIZED_KEY},
     }
     session = opened(path, "reference")
     session.prefill(0, random_tokens(30))
-    assert session.snapshot_bytes(0) == SR * row + 30 * (row + LANDMARK)
+    assert session.snapshot_bytes(0) == SR * row + 30 * (row + QUANTIZED_KEY)
 
 
 def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) -> None:
@@ -209,8 +209,8 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
         session.decode({0: token})
     kept = session.kept(0)
     assert (kept.length, kept.kept, kept.evicted, kept.budget) == (35, 35, 0, 48)
-    assert kept.kv_bytes == (SR + SCRATCH) * ROW + SCRATCH * LANDMARK
-    snapshot_rows = SR * ROW + 30 * (ROW + LANDMARK)
+    assert kept.kv_bytes == (SR + SCRATCH) * ROW + SCRATCH * QUANTIZED_KEY
+    snapshot_rows = SR * ROW + 30 * (ROW + QUANTIZED_KEY)
     session.prefill(0, random_tokens(30))
     assert session.snapshot_bytes(0) == snapshot_rows
     tokens = ",".join(map(str, random_tokens(20)))
@@ -222,9 +222,9 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("-O", "0"), ("--weights", "int8"), ("--kv-landmark-bits", "1"),
-        ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16", "--dtype", "bf16"),
-        ("--kv-dtype", "int8", "-O", "0"), ("--kv-dtype", "int8", "--kv-landmark-bits", "16"),
+        (), ("-O", "0"), ("--weights", "int8"), ("--kv-key-bits", "1"),
+        ("--kv-key-bits", "4", "--dtype", "bf16"), ("--kv-key-bits", "16", "--dtype", "bf16"),
+        ("--kv-dtype", "int8", "-O", "0"), ("--kv-dtype", "int8", "--kv-key-bits", "16"),
         ("--kv-dtype", "int4"), ("--kv-fetch", "2", "--kv-dtype", "int8"),
     ],
     ids=" ".join,
@@ -275,8 +275,8 @@ def test_windowed_layers_keep_their_ring_and_choose_nothing(tmp_path: Path) -> N
     artifact = Artifact.load(tmp_path / "a.rdu")
     states = {tensor.name: tensor.shape for tensor in artifact.program.tensors if tensor.role == "state"}
     assert states["k_cache.window10"][:4] == (3, BATCH, 2, 10)
-    assert states["landmarks"][0] == states["k_store"][0] == 2
-    assert "landmarks.window10" not in states
+    assert states["quantized_keys"][0] == states["k_store"][0] == 2
+    assert "quantized_keys.window10" not in states
     golden = artifact.golden()
     assert golden is not None
     assert [layer for layer in range(5) if f"k_store.{layer}" in golden.tensors] == [1, 3]

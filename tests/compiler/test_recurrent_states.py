@@ -129,7 +129,7 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifact
     """The layers that attend keep what their policy says; the others are as ever."""
     g = CACHES[kept]
     model = eager_model(random_model, "delta")
-    eager = EagerQuerySelection(model, g, g.landmark_bits) if g.by_query else EagerSnapStream(model, g)
+    eager = EagerQuerySelection(model, g, g.key_bits) if g.by_query else EagerSnapStream(model, g)
     check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1), looped=kept == "small")
 
 

@@ -39,7 +39,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-BY_QUERY = replace(SMALL, rows="indexed", policy="query", landmark_bits=2)
+BY_QUERY = replace(SMALL, rows="indexed", policy="query", key_bits=2)
 CACHES = {
     "everything": EVERYTHING,
     "small": SMALL,
@@ -75,7 +75,7 @@ def test_compressed_it_is_the_definition(family: str, kept: str, opt_level: int,
     """Native and reference code against the definition run eagerly, with fewer rows than the prompt has."""
     g = CACHES[kept]
     model = random_model(family, attention="sscc")
-    run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch) if g.by_query else EagerSnapStream(model, g)
+    run = EagerQuerySelection(model, g, g.key_bits, g.fetch) if g.by_query else EagerSnapStream(model, g)
     sessions = (TorchSession(opened(artifacts(family, kept, opt_level), name)) for name in ("native", "reference"))
     check_definition(run, sessions, random_tokens(PROMPT), random_tokens(6, seed=1))
 

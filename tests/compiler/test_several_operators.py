@@ -33,7 +33,7 @@ from tests.families import adapted, random_tokens
 TAPS, VOCAB, HIDDEN, HEADS, KV_HEADS = 3, 96, 32, 4, 2
 DIM = HIDDEN // HEADS
 CACHES = small_stacks.CACHES | {
-    "fetch": replace(SMALL, rows="indexed", policy="query", landmark_bits=2, fetch=2),
+    "fetch": replace(SMALL, rows="indexed", policy="query", key_bits=2, fetch=2),
     "budgets": replace(SMALL, layer_topk=(5, 3, 4, 2)),
 }
 
@@ -191,7 +191,7 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: 
     eager: EagerSnapStream = EagerSnapStream(decoder(STACK), g)
     if g.by_query:
         fetch = g.fetch if kept == "fetch" else None
-        eager = EagerQuerySelection(decoder(STACK), g, g.landmark_bits, fetch)
+        eager = EagerQuerySelection(decoder(STACK), g, g.key_bits, fetch)
     expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
     assert all(close(logits, expected, 1e-2 if kept == "int8" else 1e-4) for logits in by_level)
 

@@ -19,7 +19,7 @@ SMALL = replace(GEOMETRY, recent=9, topk=5)
 KINDS = {
     "compact": SMALL,
     "indexed": replace(SMALL, rows="indexed"),
-    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
+    "query": replace(SMALL, rows="indexed", policy="query", key_bits=2),
 }
 LEVELS = {"compact": (0, 1, 2)}
 """Of the others -O2 alone is compiled."""
@@ -33,7 +33,7 @@ def eager(family: str, kind: str) -> torch.Tensor:
     model.set_attn_implementation("sscc")
     run: EagerSnapStream = EagerSnapStream(model, g, sources=sources)
     if g.by_query:
-        run = EagerQuerySelection(model, g, g.landmark_bits, sources=sources)
+        run = EagerQuerySelection(model, g, g.key_bits, sources=sources)
     rows = torch.stack([run.prefill(PROMPT), *(run.decode(token) for token in TOKENS)])
     model.set_attn_implementation("eager")
     return rows

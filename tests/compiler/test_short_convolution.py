@@ -105,7 +105,7 @@ def test_a_convolution_is_not_without_effect() -> None:
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: int, artifacts: Artifacts) -> None:
     g = CACHES[kept]
     model = eager_model(random_model, "three")
-    eager = EagerQuerySelection(model, g, g.landmark_bits) if g.by_query else EagerSnapStream(model, g)
+    eager = EagerQuerySelection(model, g, g.key_bits) if g.by_query else EagerSnapStream(model, g)
     prompt, tokens = random_tokens(length), random_tokens(16, seed=1)
     check_levels(artifacts, "three", kept, eager, prompt, tokens, looped=kept == "small")
 

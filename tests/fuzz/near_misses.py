@@ -117,13 +117,13 @@ QUERY = Pattern(
     %row = "kv.row"(%p, %t, %zero) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %lm:2 = "kv.landmarks"(%kn) : (!n) -> (!x, !y)
+    %lm:2 = "kv.quantize_keys"(%kn) : (!n) -> (!x, !y)
     %ks1 = "kv.update"(%ks, %kn, %p, %a) : (!s, !n, !i, !f) -> !s
     %vs1 = "kv.update"(%vs, %vn, %p, %a) : (!s, !n, !i, !f) -> !s
     %codes1 = "kv.update"(%codes, %lm#0, %p, %a) : (!l, !x, !i, !f) -> !l
     %scales1 = "kv.update"(%scales, %lm#1, %p, %a) : (!z, !y, !i, !f) -> !z
     %valid = "kv.validity"(%p, %t, %a, %two) : (!i, !i, !f, index) -> !m
-    %scores = "kv.landmark_scores"(%q, %codes1, %scales1, %p, %a) {scale = 0.5 : f64} : (!q, !l, !z, !i, !f) -> !g
+    %scores = "kv.quantized_key_scores"(%q, %codes1, %scales1, %p, %a) {scale = 0.5 : f64} : (!q, !l, !z, !i, !f) -> !g
     %chosen = "kv.choose"(%q, %k1, %scores, %p, %a) {scale = 0.5 : f64} : (!q, !c, !g, !i, !f) -> !p
     %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
     %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
@@ -138,7 +138,7 @@ QUERY = Pattern(
     "k v ks vs codes scales",
     "o=!q k=!c v=!c ks=!s vs=!s codes=!l scales=!z",
     rows="indexed",
-    policy=', policy = "query", landmark_bits = 2 : i64',
+    policy=', policy = "query", key_bits = 2 : i64',
 )
 CHUNK = Pattern(
     """
@@ -258,7 +258,7 @@ def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
         module = parse_module(text, "case")  # its operations live as long as it does
         function = next(f for f in functions(module) if f.name.value == ENTRY)
         types = {a.name: a.type for a in arguments_of(function) if isinstance(a.type, ir.RankedTensorType)}
-        latest = 7 if "kv.landmark_scores" in text else 2  # with more rows than sinks and ring there is a choice
+        latest = 7 if "kv.quantized_key_scores" in text else 2  # with more rows than sinks and ring there is a choice
         return {name: _numbers(name, type_, latest, generator) for name, type_ in types.items()}
 
 

@@ -173,7 +173,7 @@ class Schedules(Target):
 
     def _check(self, base: Base) -> None:
         """That a base is a good one, before the first of its mutants runs; the code of its bodies is kept for them.
-        One whose landmarks lie between two codes decides little, and is none the worse."""
+        One whose quantized keys lie between two codes decides little, and is none the worse."""
         if base.name in self._checked:
             return
         admit(base.program, base.situation)

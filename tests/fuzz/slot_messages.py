@@ -25,7 +25,7 @@ import numpy as np
 
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
-from sscc.ir.layer_state.selectors import LANDMARKS, RESIDENT, RESIDENT_PLACES
+from sscc.ir.layer_state.selectors import QUANTIZED_KEYS, RESIDENT, RESIDENT_PLACES
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine import Outcome, PrefillError, Received
@@ -37,7 +37,7 @@ from tests.fuzz.harness import Finding, Target
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 from tests.runtime.signatures import altered
 
-BY_QUERY = replace(SIGNATURE.geometry, policy="query", rows="indexed", landmark_bits=16, fetch=2)
+BY_QUERY = replace(SIGNATURE.geometry, policy="query", rows="indexed", key_bits=16, fetch=2)
 INDEXED = replace(SIGNATURE.geometry, rows="indexed")
 GEOMETRIES: tuple[Geometry, ...] = (SIGNATURE.geometry, INDEXED, BY_QUERY)
 VALUES: tuple[Any, ...] = (
@@ -66,7 +66,7 @@ class _States(FakeInterpreter):
         if name == RESIDENT_PLACES:
             return np.broadcast_to(np.arange(g.topk)[::-1], (*slots, g.topk)).copy()
         rows = g.topk if name.endswith("resident") else s.scratch_tokens
-        assert name in LANDMARKS or name.endswith(("store", "resident")), name
+        assert name in QUANTIZED_KEYS or name.endswith(("store", "resident")), name
         return np.ones((*slots, rows, main.key.width), np.float32)
 
 

@@ -53,7 +53,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown field
 // No other field does.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: unknown field budget (known fields: sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, fetch, layer_topk, window_stride, spare)
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: unknown field budget (known fields: sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, key_bits, fetch, layer_topk, window_stride, spare)
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -153,7 +153,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // The cache itself has sinks and ring alone; attention sees all rows.
 // CHECK: "kv.update"({{.*}}){{.*}} -> tensor<2x2x6x8xf32>
 // CHECK: "kv.validity"({{.*}}){{.*}} -> tensor<2x9xi1>
-module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}} {
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed", policy = "query", key_bits = 2 : i64}} {
   func.func @f(%cache: tensor<2x2x6x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>, %topk: index) -> (tensor<2x2x6x8xf32>, tensor<2x9xi1>) {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x6x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x6x8xf32>
     %1 = "kv.validity"(%row, %row, %active, %topk) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x9xi1>

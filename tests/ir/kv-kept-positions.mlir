@@ -2,7 +2,7 @@
 #geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg",
              max_context = 20 : i64}
 #query = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg",
-          max_context = 20 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}
+          max_context = 20 : i64, rows = "indexed", policy = "query", key_bits = 2 : i64}
 
 // -----
 

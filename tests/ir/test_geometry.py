@@ -98,7 +98,7 @@ def test_layers_with_budgets_of_their_own_select_of_longer_prompts() -> None:
 
 
 def test_where_every_query_chooses_the_prompt_selects_nothing() -> None:
-    g = replace(G, rows="indexed", policy="query", landmark_bits=2)
+    g = replace(G, rows="indexed", policy="query", key_bits=2)
     assert (g.cache_rows, g.selected(20), g.base(20), g.kept_rows(17)) == (6, 0, 2, 17)
     assert [g.row(position, g.base(20)) for position in (1, 2, 5, 6, 19)] == [1, 2, 5, 2, 3]
 

@@ -26,8 +26,8 @@ GEOMETRIES = {
     "window": G.windowed(Span(5)),
     "layers": G.with_layers([3, 0]),
     "indexed": replace(G, rows="indexed"),
-    "query": replace(G, rows="indexed", policy="query", landmark_bits=2),
-    "fetch": replace(G, rows="indexed", policy="query", landmark_bits=16, fetch=2),
+    "query": replace(G, rows="indexed", policy="query", key_bits=2),
+    "fetch": replace(G, rows="indexed", policy="query", key_bits=16, fetch=2),
 }
 LENGTH = 11
 
@@ -67,11 +67,11 @@ TENSORS = {
     },
     "query": {
         "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8),
-        "landmarks": (2, 3, 2, 24, 2), "landmark_scales": (2, 3, 2, 24, 1),
+        "quantized_keys": (2, 3, 2, 24, 2), "quantized_key_scales": (2, 3, 2, 24, 1),
     },
     "fetch": {
         "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8), "k_resident": (2, 3, 2, 3, 8),
-        "landmarks": (2, 3, 2, 24, 8), "resident": (2, 3, 2, 3), "resident_places": (2, 3, 2, 3),
+        "quantized_keys": (2, 3, 2, 24, 8), "resident": (2, 3, 2, 3), "resident_places": (2, 3, 2, 3),
         "observed": (1, 4, 2, 8),
     },
 }  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_copy_of_a_slot_is_what_its_rows_are(name: str) -> None:
     views = kept.slot(tensor, 1, LENGTH)
     assert all(np.shares_memory(view.array, tensor(part).array) for part, view in views.items())
     caches = kept.geometry.packed_rows if kept.geometry.packed else kept.geometry.cache_rows
-    expected = {"cache": caches, "store": LENGTH, "landmarks": LENGTH}
+    expected = {"cache": caches, "store": LENGTH, "quantized keys": LENGTH}
     parts = {kept.name_of(part): part for part in kept.tensors()}
     assert set(views) == {part for part, of in parts.items() if of.extent in (Extent.SLOTS, Extent.PACKED)}
     for part, view in views.items():
@@ -157,7 +157,7 @@ def test_a_copy_of_a_slot_is_what_its_rows_are(name: str) -> None:
 def test_positions_of_a_prompt_are_where_they_stay() -> None:
     for name, expected in {
         "indexed": {"k_store", "v_store"},
-        "query": {"k_store", "v_store", "landmarks", "landmark_scales"},
+        "query": {"k_store", "v_store", "quantized_keys", "quantized_key_scales"},
         "window": {"k_scratch.g", "v_scratch.g"},
         "compact": {"k_scratch", "v_scratch"},
     }.items():

@@ -35,10 +35,10 @@ from tests.torch_session import TorchSession
 SNAPSTREAM = Geometry(
     sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, rows="indexed"
 )
-QUERY = replace(SNAPSTREAM, policy="query", landmark_bits=2)
+QUERY = replace(SNAPSTREAM, policy="query", key_bits=2)
 INT8, INT4 = replace(QUERY, dtype="int8"), replace(QUERY, dtype="int4")
 KINDS = [(1, "model"), (2, "model"), (4, "model"), (16, "model"), (2, "int8"), (16, "int8"), (2, "int4")]
-"""Bits of a landmark's number, and what rows are stored as."""
+"""Bits of a quantized key's number, and what rows are stored as."""
 LOOPED = (2, "int8")
 """Of these -O1 is compiled too: what -O2 loops over it has in common with -O1, whatever the bits."""
 EVERYTHING = replace(QUERY, topk=CONTEXT - QUERY.sink_recent)
@@ -58,7 +58,7 @@ def eager(g: Geometry) -> Tensor:
     """The same by the definition."""
     model = random_model(FAMILY)
     model.set_attn_implementation("sscc")
-    run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch)
+    run = EagerQuerySelection(model, g, g.key_bits, g.fetch)
     return torch.stack([run.prefill(PROMPT), *(run.decode(token) for token in TOKENS)])
 
 
@@ -85,7 +85,7 @@ def test_within_sinks_and_ring_it_is_snapstream_bit_for_bit(opt_level: int) -> N
 
 @pytest.mark.parametrize(("bits", "dtype"), KINDS)
 def test_every_level_computes_the_definition(bits: int, dtype: str) -> None:
-    check_levels(replace(QUERY, landmark_bits=bits, dtype=dtype), looped=(bits, dtype) == LOOPED)
+    check_levels(replace(QUERY, key_bits=bits, dtype=dtype), looped=(bits, dtype) == LOOPED)
 
 
 def check_levels(g: Geometry, *, looped: bool) -> None:
@@ -98,7 +98,7 @@ def check_levels(g: Geometry, *, looped: bool) -> None:
 
 @pytest.mark.parametrize(("fetch", "bits", "dtype"), [(1, 2, "model"), (2, 16, "model"), (2, 2, "int8")])
 def test_with_few_rows_fetched_every_level_computes_the_definition(fetch: int, bits: int, dtype: str) -> None:
-    g = replace(QUERY, fetch=fetch, landmark_bits=bits, dtype=dtype)
+    g = replace(QUERY, fetch=fetch, key_bits=bits, dtype=dtype)
     assert not torch.allclose(eager(g)[1:], eager(replace(g, fetch=None))[1:], atol=1e-2), "the limit does matter"
     check_levels(g, looped=(bits, dtype) == LOOPED)
 
@@ -124,7 +124,7 @@ def test_a_slot_begins_with_resident_rows_of_its_own_prompt() -> None:
 
 
 def test_other_bits_choose_other_rows() -> None:
-    one, two, four = (eager(replace(QUERY, landmark_bits=bits)) for bits in (1, 2, 4))
+    one, two, four = (eager(replace(QUERY, key_bits=bits)) for bits in (1, 2, 4))
     assert not torch.allclose(one[1:], two[1:], atol=1e-3)
     assert not torch.allclose(two[1:], four[1:], atol=1e-3)
 
@@ -204,7 +204,7 @@ def test_a_step_writes_one_row_of_each_state(g: Geometry) -> None:
     _, session = compiled(g)
     session.reset()
     session.prefill(1, PROMPT)
-    names = ("k_store", "v_store", "landmarks", "landmark_scales", "k_cache", "v_cache")
+    names = ("k_store", "v_store", "quantized_keys", "quantized_key_scales", "k_cache", "v_cache")
     before = {name: session.interpreter.tensor(name).clone() for name in names}
     session.decode({1: 7})
     for name in names:
@@ -228,7 +228,7 @@ def test_a_kernel_of_a_layer_has_one_operation_for_all_of_it() -> None:
 def test_with_few_rows_fetched_only_the_end_of_a_prompt_is_not_fused() -> None:
     program, _ = compiled(replace(QUERY, fetch=2))
     names = [kernel.name.partition(".")[0] for kernel in program.kernels]
-    assert {"prefill", "landmark_scores", "choose", "gather"} <= set(names)
+    assert {"prefill", "quantized_key_scores", "choose", "gather"} <= set(names)
     assert not {"matmul", "chunk_attention", "causal_attention"} & set(names), "the chunks are one kernel"
     assert not [tensor.name for tensor in program.tensors if tensor.name == "log_sum_exp"], "nothing would read it"
 
@@ -245,15 +245,15 @@ class Trial:
         def random(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator)
 
-        self.g, self.scale, rows = replace(QUERY, landmark_bits=bits, dtype=dtype), 0.35, CONTEXT
+        self.g, self.scale, rows = replace(QUERY, key_bits=bits, dtype=dtype), 0.35, CONTEXT
         self.live = torch.tensor([11, 40, 6])
         self.query, self.keys, self.values = random(3, 4, dim), random(3, 2, rows, dim) * 2, random(3, 2, rows, 6)
-        self.landmarks = query_selection.make_landmarks(self.keys, bits)
+        self.quantized_keys = query_selection.quantize_keys(self.keys, bits)
         self.new_rows = [x.gather(2, self._last(x)) for x in (self.keys, self.values)]
         self.keys, self.values = (algorithm.stored(x, self.g) for x in (self.keys, self.values))
-        weights = query_selection.masses(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
+        weights = query_selection.masses(self.query, self.keys, self.quantized_keys, self.live, self.scale, self.g)
         self.chosen = query_selection.choose(weights, self.g)
-        levels, scale = self.landmarks.levels, self.landmarks.scale
+        levels, scale = self.quantized_keys.levels, self.quantized_keys.scale
         exact = bits == 16
         self.codes = levels.clone() if exact else query_selection.pack(levels, bits).view(torch.int8)
         self.scales = {} if exact else {"s": scale.to(torch.bfloat16)[..., None]}
@@ -283,7 +283,7 @@ def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -
         if bits == 16:
             scores = evaluator.key_scores(query, t.codes, position, active, scoring, t.g, Types())
         else:
-            scores = evaluator.landmark_scores(query, t.codes, t.scales["s"], position, active, scoring, t.g)
+            scores = evaluator.quantized_key_scores(query, t.codes, t.scales["s"], position, active, scoring, t.g)
         chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, scoring, t.g, Types())
         assert torch.equal(chosen, t.chosen)
     assert (t.chosen[0] >= 0).sum(1).tolist() == [4, 4]
@@ -309,12 +309,12 @@ def test_rows_that_are_not_chosen_may_be_anything(bits: int, dtype: str) -> None
     )  # fmt: skip
     reads = {"q": t.query[:, :, None], "nk": new_key, "nv": new_value, "p": t.live - 1,
              "a": torch.ones(3, dtype=torch.bool)}  # fmt: skip
-    landmarks = {"c": t.codes.clone(), **{name: scales.clone() for name, scales in t.scales.items()}}
-    for slot, n in enumerate(t.live.tolist()):  # no landmark behind the last candidate is read
-        for rows in landmarks.values():
+    quantized_keys = {"c": t.codes.clone(), **{name: scales.clone() for name, scales in t.scales.items()}}
+    for slot, n in enumerate(t.live.tolist()):  # no quantized key behind the last candidate is read
+        for rows in quantized_keys.values():
             rows[slot, :, max(n - g.recent, 0) :] = torch.nan if rows.is_floating_point() else 113
     rings = {"kc": t.held(t.ring(t.keys)), "vc": t.held(t.ring(t.values))}
-    writes = {**rings, **stores, **landmarks,
+    writes = {**rings, **stores, **quantized_keys,
               "o": torch.zeros(3, 4, 1, 6)}  # fmt: skip
     params = [Param(name, tuple(x.shape), DTYPES[x.dtype], "read") for name, x in reads.items()]  # type: ignore[arg-type]
     params += [Param(name, tuple(x.shape), DTYPES[x.dtype], "update") for name, x in writes.items()]  # type: ignore[arg-type]

@@ -247,13 +247,13 @@ def test_more_stages_than_units_are_refused() -> None:
         placed(pcus=2)
 
 
-def test_scores_by_landmarks_are_work() -> None:
+def test_scores_by_quantized_keys_are_work() -> None:
     """A step that chooses among more positions gets more of the units beside a stage that stays as it is."""
     geometry = "sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = \"avg\""
-    policy = "max_context = T : i64, rows = \"indexed\", policy = \"query\", landmark_bits = 2 : i64"
+    policy = "max_context = T : i64, rows = \"indexed\", policy = \"query\", key_bits = 2 : i64"
     q, n, c, s, p, a = "2x4x1x8xf32", "2x2x1x8xf32", "2x2x3x8xf32", "2x2xTx8xf32", "2xi64", "2xi1"
-    landmarks, results = ["2x2xTx2xi8", "2x2xTx1xbf16"], [q, c, c, s, s]
-    operands = [q, n, n, c, c, c, c, s, s, *landmarks, p, a]
+    quantized_keys, results = ["2x2xTx2xi8", "2x2xTx1xbf16"], [q, c, c, s, s]
+    operands = [q, n, n, c, c, c, c, s, s, *quantized_keys, p, a]
     types = [f"tensor<{shape}>" for shape in operands]
     names = [f"%{number}" for number in range(len(operands))]
     # No resident rows, and no learned sinks.
@@ -262,7 +262,7 @@ def test_scores_by_landmarks_are_work() -> None:
     text = f"""module attributes {{kv.geometry = {{{geometry}, {policy}}}}} {{
       func.func private @k({", ".join(map(": ".join, zip(names, types, strict=True)))}) {{
         %o:7 = "kv.query_attention"({", ".join(names)}) {{{", ".join(sizes)}, scale = 1.0 : f64}}
-          : ({", ".join(types)}) -> ({", ".join(f"tensor<{shape}>" for shape in [*results, *landmarks])})
+          : ({", ".join(types)}) -> ({", ".join(f"tensor<{shape}>" for shape in [*results, *quantized_keys])})
         return
       }}
     }}"""

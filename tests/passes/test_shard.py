@@ -54,9 +54,9 @@ MANY_HEADS: dict[str, PreTrainedConfig] = {
 }
 POLICIES: dict[str, Geometry] = {
     "snapstream": GEOMETRY,
-    "query": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=4),
+    "query": replace(GEOMETRY, policy="query", rows="indexed", key_bits=4),
     "budgets": replace(GEOMETRY, layer_topk=(4, 6)),
-    "fetch": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=16, fetch=2),
+    "fetch": replace(GEOMETRY, policy="query", rows="indexed", key_bits=16, fetch=2),
 }
 
 

@@ -24,7 +24,7 @@ from tests.runtime.signatures import altered, row_bytes
 
 BY_QUERY = altered(
     SIGNATURE,
-    geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed", policy="query", landmark_bits=2),
+    geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed", policy="query", key_bits=2),
 )
 INDEXED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed"))
 ENCODED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, dtype="int8"))

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 INTEGERS = {"row": 7, "position": 6, "base": SETTINGS["sink"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}
 """Of the positions 2 .. 6, which are candidates."""
-BY_QUERY = {"landmark_scores", "choose_rows", "fetch_rows", "query_attention"}
+BY_QUERY = {"quantized_key_scores", "choose_rows", "fetch_rows", "query_attention"}
 """Their caches have sinks and ring alone."""
 LATE = 10
 """With this position they have more candidates than they choose."""
@@ -53,8 +53,8 @@ MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
 }
 """By operation: the operands of its segments, or of the parts of its weight."""
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "prompt": torch.float32,
-         "bf16": torch.bfloat16, "landmark": torch.int8, "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64,
-         "i1": torch.bool}  # fmt: skip
+         "bf16": torch.bfloat16, "quantized_key": torch.int8, "encoded": torch.int8, "i8": torch.int8,
+         "i64": torch.int64, "i1": torch.bool}  # fmt: skip
 ROWS = ("row", "any", "prompt")
 """Elements that may be floats or encoded."""
 
@@ -130,7 +130,7 @@ class OperationTrial:
             return torch.randint(0, most, shape, generator=generator).sort().values
         if dtype is torch.bool:
             return torch.ones(shape, dtype=torch.bool)
-        if self.spec.operands[name].element in ("i8", "landmark"):
+        if self.spec.operands[name].element in ("i8", "quantized_key"):
             return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
         numbers = torch.randn([*shape[:-1], shape[-1] - INT8.scale_bytes * (dtype is torch.int8)], generator=generator)
         if dtype.is_floating_point:

@@ -64,8 +64,8 @@ STEPS = (
         *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),  # type: ignore[arg-type]
         (operations.SelectedRows("kp", "vp", "i"),),
     ),
-    operations.Landmarks("k", "c", "s", 2),
-    operations.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
+    operations.QuantizeKeys("k", "c", "s", 2),
+    operations.QuantizedKeyScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
     operations.ChooseRows("q", "k", "s", "p", "a", "i", 0.125, 4, 8),
     operations.FetchRows(
         *("q", "k", "s", "ks", "vs", "p", "a", "r", "l", "kr", "vr", 0.125, 4, 8, 2)  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", ScheduleErrors.NOT_JSON, {}),
         ("[]", ScheduleErrors.FORMAT_VERSION, {}),
-        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 12}),
+        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 13}),
         (
             edited("arena_bytes", value="64"), RecordErrors.WRONG_VALUE,
             {"place": "program.arena_bytes", "value": "64", "expected": "int"},
@@ -232,7 +232,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
             edited("tensors", 0, value=7), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[0]", "value": 7, "expected": "Tensor"},
         ),
-        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 12}),
+        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 13}),
         (
             edited("tensors", 1, "sources", value="w"), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[1].sources", "value": "w", "expected": "a list"},

@@ -236,7 +236,7 @@ def test_a_deadline_and_a_cancel_while_a_draft_reads_leave_others_alone(compiled
 
 
 def test_drafts_that_cannot_score(compiled: Compiler) -> None:
-    by_query = replace(COMPACT, rows="indexed", policy="query", landmark_bits=2)
+    by_query = replace(COMPACT, rows="indexed", policy="query", key_bits=2)
     for family, geometry, kind in (
         ("llama3-rope", by_query, DraftErrors.SELECTS_NO_ROWS),
         ("llama3-rope", replace(COMPACT, topk=0), DraftErrors.SELECTS_NO_ROWS),

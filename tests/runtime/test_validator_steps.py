@@ -25,7 +25,7 @@ B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
 ENCODED = 4
 """More elements of i8 than numbers in an encoded row."""
 E = D // 2
-"""Bytes of a landmark's codes of 4 bits."""
+"""Bytes of a quantized key's codes of 4 bits."""
 
 QUERY = read("q", (B, H, 1, D))
 NEW = (read("nk", (B, V, 1, D)), read("nv", (B, V, 1, W)))
@@ -179,14 +179,14 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "kp": (B * V * K * D, 0), "vp": (B * V * K * W, 0)},
         {"top": (0, K)},
     ),
-    "landmarks": (
-        ops.Landmarks("k", "c", "s", 4),
+    "quantized_keys": (
+        ops.QuantizeKeys("k", "c", "s", 4),
         (read("k", (B, V, J, D)), write("c", (B, V, J, E), "i8"), write("s", (B, V, J, 1), "bf16")),
         {"k": (B * V * J * D, 0), "c": (0, B * V * J * E), "s": (0, B * V * J)},
         {},
     ),
-    "landmark scores": (
-        ops.LandmarkScores("q", "c", "s", "p", "a", "o", 0.5, 1, 2, 4),
+    "quantized key scores": (
+        ops.QuantizedKeyScores("q", "c", "s", "p", "a", "o", 0.5, 1, 2, 4),
         (QUERY, read("c", (B, V, T, E), "i8"), read("s", (B, V, T, 1), "bf16"), SLOTS[0], SLOTS[2],
          write("o", (B, H, T))),
         {"q": (B * H * D, 0), "c": (B * V * (T - 3) * E, 0), "s": (B * V * (T - 3), 0), "p": (B, 0), "a": (B, 0),
@@ -303,7 +303,7 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     assert most_moved(step, params) == moved
     assert {name: use.stored for name, use in found.uses.items()} == {name: some[1] > 0 for name, some in moved.items()}
     assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
-    rows = {"indexed": ["kp", "vp"], "cached by an index": ["k", "v"], "landmark scores": ["c", "s"]}.get(name, [])
+    rows = {"indexed": ["kp", "vp"], "cached by an index": ["k", "v"], "quantized key scores": ["c", "s"]}.get(name, [])
     rows = {"choose": ["s"], "query": ["ks", "vs", "c", "s"], "fetch": ["s", "ks", "vs", "kr", "vr"]}.get(name, rows)
     rows = ["ks", "vs", "c", "kr", "vr"] if name == "query, rows that stay" else rows
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"]}.get(type(step).__name__, rows)
@@ -381,7 +381,7 @@ def test_a_cap_is_above_nothing_and_not_large(name: str) -> None:
     [
         ("decode", 0, 1), ("decode", 0, R), ("decode", R - 1, 1), ("indexed", 0, R - K),
         ("indexed", R - K - 1, 1),
-        ("query", 0, R), ("query", R - 1, 1), ("choose", 0, 3), ("landmark scores", 5, 9), ("select", 0, 0),
+        ("query", 0, R), ("query", R - 1, 1), ("choose", 0, 3), ("quantized key scores", 5, 9), ("select", 0, 0),
         ("select", 5, 0), ("select", 0, 5),
     ],
 )  # fmt: skip
@@ -399,7 +399,8 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int) -> None:
         ("query", 0, R - 1, StepProofErrors.RING, {"rows": R}),
         ("query", -1, R + 1, StepProofErrors.RING, {}), ("query", R, 0, StepProofErrors.RING, {}),
         ("choose", 1, 3, StepProofErrors.RING, {"rows": 3}), ("choose", 3, 0, StepProofErrors.RING, {}),
-        ("landmark scores", -1, 2, StepProofErrors.RING, {}), ("landmark scores", 1, 0, StepProofErrors.RING, {}),
+        ("quantized key scores", -1, 2, StepProofErrors.RING, {}),
+        ("quantized key scores", 1, 0, StepProofErrors.RING, {}),
         ("select", -1, 0, StepProofErrors.NEGATIVE_SELECTION, {}),
         ("select", 0, -1, StepProofErrors.NEGATIVE_SELECTION, {}),
     ],
@@ -446,14 +447,14 @@ def test_a_window_slides_or_moves_by_all_of_itself(name: str) -> None:
             changed(name, sink=1, recent=2, window_stride=2)
 
 
-@pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])
-def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
+@pytest.mark.parametrize("name", ["quantized_keys", "quantized key scores", "query"])
+def test_quantized_keys_have_as_many_bits_as_their_bytes(name: str) -> None:
     for bits in (0, 1, 2, 3, 8, 16):
-        if bits == 16 and name != "landmarks":
+        if bits == 16 and name != "quantized_keys":
             with raises(BodyProofErrors.OPERAND, operand="codes", dtype="i8"):
                 changed(name, bits=bits)
             continue
-        with raises(StepProofErrors.LANDMARK_WIDTH, key=D, bits=bits, width=E):
+        with raises(StepProofErrors.QUANTIZED_KEY_WIDTH, key=D, bits=bits, width=E):
             changed(name, bits=bits)
 
 

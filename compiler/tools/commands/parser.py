@@ -62,6 +62,7 @@ FIRST: dict[str, tuple[str, ...]] = {
 EXAMPLES_HEADING = "examples:"
 REMOVED = {
     "--policy": "use --kv-policy",
+    "--kv-landmark-bits": "use --kv-key-bits",
     "compile --verbose": "use --timing, --pass-statistics or --dump-ir-dir",
     "compile -v": "use --timing, --pass-statistics or --dump-ir-dir",
     "opt --no-verify-each": "the IR is always verified after each pass",

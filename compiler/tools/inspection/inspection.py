@@ -102,7 +102,7 @@ class Inspection:
         spare_kv_bytes: part of `held_kv_bytes` for the drafted tokens of a step; 0 without steps of several tokens.
         held_kv_bytes: bytes of K and V of one sequence in memory, including its whole prompt if the selected rows are
             indexed.
-        decode_row_bytes: bytes of the caches that a step moves, by part ("cache", "store", "landmarks", "resident
+        decode_row_bytes: bytes of the caches that a step moves, by part ("cache", "store", "quantized keys", "resident
             rows") and tier.
         levels: memory levels by tier.
         decode_traffic_bytes: bytes moved by one decode step of all slots, without on-chip traffic.

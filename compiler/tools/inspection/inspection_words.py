@@ -108,7 +108,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
         yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives the same amount"
     _, _, selector = _asked(i.signature.cache_geometry)
-    if selector.keeps_landmarks:
+    if selector.keeps_quantized_keys:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)
         yield "rows", f"a step moves {listed}"

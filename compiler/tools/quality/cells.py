@@ -14,7 +14,7 @@ from sscc.compiler.options.layer_topk import LayerTopk
 from sscc.compiler.options.policy import Rule
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.geometry import (
-    DEFAULT_LANDMARK_BITS,
+    DEFAULT_KEY_BITS,
     DEFAULT_OBS,
     DEFAULT_POOL,
     DEFAULT_RECENT,
@@ -103,7 +103,7 @@ def make_cells(
     kv_dtypes: Sequence[str],
     selection: Selection,
     layer_topks: Sequence[LayerTopk] = (),
-    landmark_bits: Sequence[int] = (DEFAULT_LANDMARK_BITS,),
+    key_bits: Sequence[int] = (DEFAULT_KEY_BITS,),
     pools: Sequence[int] = (),
     fetches: Sequence[int] = (),
     rules: Sequence[Rule] = (),
@@ -119,7 +119,7 @@ def make_cells(
         kv_dtypes: dtypes of cache rows.
         selection: options of all cells.
         layer_topks: budgets per layer for SnapStream, each compared with the same total spread evenly.
-        landmark_bits: bits of the landmarks for selection by query, which has a cell for each budget and number.
+        key_bits: bits of the quantized keys for selection by query; there is a cell for each budget and number.
         pools: pooling widths, which replace that of `selection`. Methods that pool have a cell for each budget and
             width.
         fetches: limits of the rows that a step of selection by query fetches, each compared with the same cell without
@@ -146,7 +146,7 @@ def make_cells(
                     kinds = [replace(selection, pool=pool) for pool in pools] if method in POOLING else []
                     for kind in kinds or [selection]:
                         rows = _rows(method, budget, kind, max_context, new_tokens)
-                        for policy in _policies(method, landmark_bits, fetches):
+                        for policy in _policies(method, key_bits, fetches):
                             geometry = _geometry(rows | policy, kind, dtype, max_context)
                             cells.append(Cell(method, geometry, one_of_pools=bool(kinds)))
         for rule, budget in product(rules, budgets):
@@ -175,13 +175,13 @@ def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
     return {"kv_sink": selection.sink, "kv_recent": recent}
 
 
-def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int]) -> list[dict[str, Any]]:
+def _policies(method: str, key_bits: Sequence[int], fetches: Sequence[int]) -> list[dict[str, Any]]:
     """Return the fields of `CompileOptions` for the selector of each cell."""
     if method != QUERY:
         return [{}]
     return [
-        {"kv_policy": QUERY, "kv_landmark_bits": bits, "kv_fetch": fetch}
-        for bits, fetch in product(landmark_bits, [None, *fetches])
+        {"kv_policy": QUERY, "kv_key_bits": bits, "kv_fetch": fetch}
+        for bits, fetch in product(key_bits, [None, *fetches])
     ]
 
 

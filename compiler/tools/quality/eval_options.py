@@ -16,10 +16,10 @@ from sscc.compiler.options.policy import Rule
 from sscc.compiler.options.versions import own_version
 from sscc.compiler.tools.quality.cells import METHODS, POOLING, QUERY, Selection
 from sscc.compiler.tools.quality.tasks import PERPLEXITY, RULER_PREFIX, TASKS
-from sscc.ir.choices import LANDMARK_BITS
+from sscc.ir.choices import KEY_BITS
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import file_digest, read_text
-from sscc.ir.geometry import DEFAULT_LANDMARK_BITS, DEFAULT_POOL, KV_DTYPES, PLAIN
+from sscc.ir.geometry import DEFAULT_KEY_BITS, DEFAULT_POOL, KV_DTYPES, PLAIN
 from sscc.ir.option import check_options, flag_of, option, option_like, records_of
 from sscc.ir.suggestions import did_you_mean
 from sscc.ir.weight_formats.registry import WeightChoice
@@ -50,8 +50,8 @@ class EvaluationOptionErrors(ErrorKind):
     POOLS_WITHOUT_POOLING = UsageError, "--kv-pool applies to the methods {methods}: add one of them to --methods"
     EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes applies to the method {method}: add it to --methods"
     FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch applies to the method {method}: add it to --methods"
-    NO_LANDMARKS = UsageError, "the method {method} needs landmarks: give --kv-landmark-bits"
-    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, it must be one of {choices}"
+    NO_KEY_BITS = UsageError, "the method {method} needs quantized keys: give --kv-key-bits"
+    UNKNOWN_KEY_BITS = UsageError, "--kv-key-bits has {bits}, it must be one of {choices}"
     NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template: leave --chat out"
     NO_TOKENIZER = (
         UsageError,
@@ -124,8 +124,8 @@ class EvalOptions(InterpreterOptions):
         help="per-layer budgets for snapstream, as in `sscc compile`; each is compared with its total spread evenly",
         group=CELLS, words=True, default="",
     )  # fmt: skip
-    landmark_bits: tuple[int, ...] = option_like(
-        CompileOptions, "kv_landmark_bits", (DEFAULT_LANDMARK_BITS,), group=CELLS, words=True, default="",
+    key_bits: tuple[int, ...] = option_like(
+        CompileOptions, "kv_key_bits", (DEFAULT_KEY_BITS,), group=CELLS, words=True, default="",
         help="bits per number of the key copies by which query selects, 1, 2, 4 or 16",
     )  # fmt: skip
     fetches: tuple[int, ...] = option_like(
@@ -206,11 +206,11 @@ class EvalOptions(InterpreterOptions):
             if self.fetches:
                 raise EvaluationOptionErrors.FETCH_WITHOUT_QUERY(method=QUERY)
             return
-        if not self.landmark_bits:
-            raise EvaluationOptionErrors.NO_LANDMARKS(method=QUERY)
-        for bits in self.landmark_bits:
-            if bits not in LANDMARK_BITS:
-                raise EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS(bits=bits, choices=LANDMARK_BITS)
+        if not self.key_bits:
+            raise EvaluationOptionErrors.NO_KEY_BITS(method=QUERY)
+        for bits in self.key_bits:
+            if bits not in KEY_BITS:
+                raise EvaluationOptionErrors.UNKNOWN_KEY_BITS(bits=bits, choices=KEY_BITS)
 
     def described(self) -> dict[str, Any]:
         """Return the options that determine a result, as JSON values, without the number of examples and options of
@@ -224,7 +224,7 @@ class EvalOptions(InterpreterOptions):
             "files": {path.name: file_digest(path) for path in self.files},
             "text": None if self.text is None else hashlib.sha256(self.text_content.encode()).hexdigest(),
             "selection": dict(vars(self.selection)),
-            "landmark_bits": list(self.landmark_bits) if QUERY in self.methods else None,
+            "key_bits": list(self.key_bits) if QUERY in self.methods else None,
             "rules": {rule.name: rule.digest for rule in self.rules} or None,
             **self._described_draft(),
             "dtype": self.numbers.dtype,

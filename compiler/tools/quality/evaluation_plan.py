@@ -71,7 +71,7 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         options.kv_dtypes,
         options.selection,
         options.layer_topks,
-        options.landmark_bits,
+        options.key_bits,
         options.pools,
         options.fetches,
         options.rules,

@@ -54,7 +54,7 @@ class CellSummary:
 
     Attributes:
         scores: in the order of the groups.
-        kv_bytes: bytes of one sequence, over all layers: K, V and landmarks.
+        kv_bytes: bytes of one sequence, over all layers: K, V and quantized keys.
         read_bytes: the part of `kv_bytes` that a decode step reads at max_context.
         full_kv_bytes: bytes of an uncompressed cache of max_context rows.
         records: the records behind the scores, by the example's name.

@@ -1,8 +1,8 @@
-"""A decode step whose query chooses the rows that it attends to: landmarks, their scores, the choice, and a fused step
-of all three.
+"""A decode step whose query chooses the rows that it attends to: quantized keys, their scores, the choice, and a fused
+step of all three.
 
-`sscc.ir.landmarks` defines the arithmetic of landmarks. Query heads are laid out as [Hkv, G, ..]: head h = g * G + j
-reads KV head g.
+`sscc.ir.quantized_keys` defines the arithmetic of quantized keys. Query heads are laid out as [Hkv, G, ..]: head
+h = g * G + j reads KV head g.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sscc.ir import landmarks, operations, resident_rows
+from sscc.ir import operations, quantized_keys, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.opspec import executes
@@ -29,35 +29,35 @@ from sscc.runtime.backends.reference.softmax import Scoring
 
 
 class ReferenceQueryErrors(ErrorKind):
-    TOO_FEW_LANDMARKS = InputError, (
-        "position {position} of slot {slot} needs the landmarks of all candidates, but there are only {landmarks}"
+    TOO_FEW_KEYS = InputError, (
+        "position {position} of slot {slot} needs the quantized keys of all candidates, but there are only {rows}"
     )
     BAD_PLACES = (
         InputError,
         "the places of resident rows of KV head {head} must contain each row once, but they are {places}",
     )
 
-# --------------------------------------------------------------------------------------------------- landmarks
+# --------------------------------------------------------------------------------------------------- quantized keys
 
 
-@executes(operations.Landmarks)
-def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
-    """Execute the step `Landmarks` (see it for shapes)."""
-    for target, rows in zip((codes, scales), landmarks_of(key, bits), strict=True):
+@executes(operations.QuantizeKeys)
+def quantize_keys(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
+    """Execute the step `QuantizeKeys` (see it for shapes)."""
+    for target, rows in zip((codes, scales), quantized_keys_of(key, bits), strict=True):
         target.copy_(rows)
 
 
-def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def quantized_keys_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Return the codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
-    codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
+    codes, scales = quantized_keys.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
 
 
 # ------------------------------------------------------------------------------------------------------ scores
 
 
-@executes(operations.LandmarkScores)
-def score_landmarks(
+@executes(operations.QuantizedKeyScores)
+def score_quantized_keys(
     query: Tensor,
     codes: Tensor,
     scales: Tensor | None,
@@ -72,13 +72,13 @@ def score_landmarks(
     softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
-    """Execute the step `LandmarkScores` (see it for shapes)."""
+    """Execute the step `QuantizedKeyScores` (see it for shapes)."""
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
-        rows = _landmarks_at(slot, begin, end, codes, scales)
+        rows = _quantized_keys_at(slot, begin, end, codes, scales)
         scores[slot, :, begin:end] = _scores(query[slot], rows, bits, Scoring(scale, softcap), wide)
 
 
-def _landmarks_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor | None) -> list[Tensor]:
+def _quantized_keys_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor | None) -> list[Tensor]:
     return [rows[slot, :, begin:end] for rows in (codes, scales) if rows is not None]
 
 
@@ -87,7 +87,7 @@ def _scores(query: Tensor, rows: list[Tensor], bits: int, scoring: Scoring, wide
     if bits == PLAIN_BITS:
         return exact_scores(query, rows[0], scoring, wide).to(torch.float32)
     codes, scales = rows
-    return landmark_scores(query, codes, scales, bits, scoring)
+    return quantized_key_scores(query, codes, scales, bits, scoring)
 
 
 def exact_scores(query: Tensor, keys: Tensor, scoring: Scoring, wide: torch.dtype) -> Tensor:
@@ -96,14 +96,15 @@ def exact_scores(query: Tensor, keys: Tensor, scoring: Scoring, wide: torch.dtyp
     return scoring.scores(queries @ keys.to(wide).transpose(-1, -2)).reshape(query.shape[0], -1)
 
 
-def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scoring: Scoring) -> Tensor:
-    """Return the scores [H, n] f32 of a query [H, 1, D] with landmarks: codes [Hkv, n, E] and scales [Hkv, n, 1]."""
+def quantized_key_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scoring: Scoring) -> Tensor:
+    """Return the scores [H, n] f32 of a query [H, 1, D] with quantized keys: codes [Hkv, n, E] and scales
+    [Hkv, n, 1]."""
     kv_heads = codes.shape[0]
     grouped = query.reshape(kv_heads, -1, query.shape[2]).to(torch.float32).numpy()
-    queries, query_scales = landmarks.encode_query(grouped)
-    levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
+    queries, query_scales = quantized_keys.encode_query(grouped)
+    levels = quantized_keys.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    logits = landmarks.logits(queries, query_scales, levels, of_rows, bits, scoring.scale)
+    logits = quantized_keys.logits(queries, query_scales, levels, of_rows, bits, scoring.scale)
     return scoring.capped(torch.from_numpy(logits)).reshape(query.shape[0], -1)
 
 
@@ -111,12 +112,12 @@ def _candidates(
     position: Tensor, active: Tensor, sink: int, recent: int, rows: int
 ) -> list[tuple[int, int, int]]:
     """Yield (slot, begin, end) of the candidates of every active slot that has any. Raises InputError if candidates are
-    beyond the rows of the landmarks."""
+    beyond the rows of the quantized keys."""
     candidates = []
     for slot in active.nonzero()[:, 0].tolist():
         begin, end = sink, int(position[slot]) + 1 - recent
         if end > rows:
-            raise ReferenceQueryErrors.TOO_FEW_LANDMARKS(slot=slot, position=int(position[slot]), landmarks=rows)
+            raise ReferenceQueryErrors.TOO_FEW_KEYS(slot=slot, position=int(position[slot]), rows=rows)
         if begin < end:
             candidates.append((slot, begin, end))
     return candidates
@@ -266,7 +267,8 @@ def query_attention(
     row = ring_row(position, position, sink, 0, recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
-        candidate_scores = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scoring, wide)
+        quantized = _quantized_keys_at(slot, begin, end, codes, scales)
+        candidate_scores = _scores(query[slot], quantized, bits, scoring, wide)
         keys = numbers(ring[slot], query.shape[3])
         if residents:
             mass = masses(query[slot], keys, candidate_scores, scoring, wide)
@@ -277,8 +279,8 @@ def query_attention(
     chosen = SegmentRows(k_store, v_store, selected)
     if k_resident is not None:
         chosen = SegmentRows(k_resident, v_resident, places)
-    landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
-    new = [as_stored(new_key, k_store), *landmark]
+    quantized_key = [new_key] if bits == PLAIN_BITS else quantized_keys_of(new_key, bits)
+    new = [as_stored(new_key, k_store), *quantized_key]
     if new_value is not None and v_store is not None:
         new.insert(1, as_stored(new_value, v_store))
     seen = rows_seen(position + 1, active, sink + recent + topk, sink + recent + topk)

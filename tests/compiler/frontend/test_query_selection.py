@@ -11,17 +11,17 @@ from torch import Tensor
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.eager import EagerErrors, EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.query_selection import (
-    Landmarks,
+    QuantizedKeys,
     choose,
     exact_logits,
     fetch_rows,
-    landmark_logits,
-    make_landmarks,
     masses,
+    quantize_keys,
+    quantized_key_logits,
     query_attention,
 )
 from sscc.ir.geometry import Geometry
-from sscc.ir.landmarks import LandmarkErrors
+from sscc.ir.quantized_keys import QuantizedKeyErrors
 from tests.compiler.frontend.test_eager import CONFIGS, assert_close, load, random_prompt
 from tests.compiler.test_windows import eager_model
 from tests.errors import raises
@@ -47,11 +47,11 @@ def layer(sequences: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def by_loops(q: Tensor, keys: Tensor, landmarks: Landmarks, n: int, g: Geometry) -> list[list[int]]:
+def by_loops(q: Tensor, keys: Tensor, quantized_keys: QuantizedKeys, n: int, g: Geometry) -> list[list[int]]:
     """What one sequence chooses per KV head, in f64, one position at a time."""
     group, chosen = q.shape[0] // keys.shape[0], []
-    batched = Landmarks(landmarks.levels[None], landmarks.scale[None], landmarks.bits)
-    approximate = landmark_logits(q[None], batched, SCALE)
+    batched = QuantizedKeys(quantized_keys.levels[None], quantized_keys.scale[None], quantized_keys.bits)
+    approximate = quantized_key_logits(q[None], batched, SCALE)
     for head in range(keys.shape[0]):
         total = [0.0] * n
         for member in range(group):
@@ -73,10 +73,10 @@ def by_loops(q: Tensor, keys: Tensor, landmarks: Landmarks, n: int, g: Geometry)
 def test_the_choice_of_every_sequence_is_that_of_loops(bits: int) -> None:
     q, keys, _ = layer()
     live = torch.tensor([ROWS, 21, 9])
-    landmarks = make_landmarks(keys, bits)
-    chosen = choose(masses(q, keys, landmarks, live, SCALE, G), G)
+    quantized_keys = quantize_keys(keys, bits)
+    chosen = choose(masses(q, keys, quantized_keys, live, SCALE, G), G)
     for sequence, n in enumerate(live.tolist()):
-        own = Landmarks(landmarks.levels[sequence], landmarks.scale[sequence], bits)
+        own = QuantizedKeys(quantized_keys.levels[sequence], quantized_keys.scale[sequence], bits)
         for head, positions in enumerate(by_loops(q[sequence], keys[sequence], own, n, G)):
             assert chosen[sequence, head].tolist() == positions + [-1] * (G.topk - len(positions))
 
@@ -85,7 +85,7 @@ def test_with_16_bits_it_is_the_choice_by_exact_products() -> None:
     q, keys, _ = layer()
     live = torch.full((3,), ROWS)
     exact = exact_logits(q, keys, SCALE).softmax(-1).mean(2)
-    weights = masses(q, keys, make_landmarks(keys, 16), live, SCALE, G)
+    weights = masses(q, keys, quantize_keys(keys, 16), live, SCALE, G)
     assert torch.equal(weights[..., G.sink : ROWS - G.recent], exact[..., G.sink : ROWS - G.recent])
     assert (weights[..., : G.sink] == -1).all()
     assert (weights[..., ROWS - G.recent :] == -1).all()
@@ -95,7 +95,7 @@ def test_with_16_bits_it_is_the_choice_by_exact_products() -> None:
         bits: sum(
             len({*a} & {*b})
             for a, b in zip(
-                choose(masses(q, keys, make_landmarks(keys, bits), live, SCALE, G), G).flatten(0, 1).tolist(),
+                choose(masses(q, keys, quantize_keys(keys, bits), live, SCALE, G), G).flatten(0, 1).tolist(),
                 best.flatten(0, 1).tolist(),
                 strict=True,
             )
@@ -152,7 +152,7 @@ def test_a_resident_set_changes_by_few_rows(limit: int) -> None:
 def test_keys_of_zeros_are_chosen_by_position() -> None:
     q, keys, _ = layer(1)
     keys[:, :, 2:30] = 0
-    chosen = choose(masses(q, keys, make_landmarks(keys, 2), torch.tensor([30]), SCALE, G), G)
+    chosen = choose(masses(q, keys, quantize_keys(keys, 2), torch.tensor([30]), SCALE, G), G)
     assert chosen[0].tolist() == [list(range(2, 2 + G.topk))] * KV_HEADS
 
 
@@ -161,7 +161,7 @@ def test_a_head_that_looks_at_a_sink_votes_less() -> None:
     keys = torch.eye(8)[None, None, [0, 1, 2, 3, 4]]
     q = torch.stack([20 * torch.eye(8)[0] + 3 * torch.eye(8)[1], 2 * torch.eye(8)[2]])[None]
     g = replace(G, sink=1, recent=1, topk=1)
-    assert choose(masses(q, keys, make_landmarks(keys, 16), torch.tensor([5]), 1.0, g), g).item() == 2
+    assert choose(masses(q, keys, quantize_keys(keys, 16), torch.tensor([5]), 1.0, g), g).item() == 2
     alone = exact_logits(q, keys, 1.0)[..., 1:4].softmax(-1).mean(2)
     assert 1 + alone.argmax() == 1
 
@@ -268,15 +268,15 @@ def test_layers_within_a_window_keep_their_ring() -> None:
     windows = [g.window for g in run.geometries]
     assert any(windows)
     assert not all(windows)
-    for window, landmarks, keys in zip(windows, run.landmarks, run.k_cache, strict=True):
+    for window, quantized_keys, keys in zip(windows, run.quantized_keys, run.k_cache, strict=True):
         assert keys.shape[1] == (window or 40)
-        assert (landmarks is None) == bool(window)
+        assert (quantized_keys is None) == bool(window)
 
 
 def test_refusals() -> None:
-    with raises(LandmarkErrors.BITS, bits=3):
+    with raises(QuantizedKeyErrors.BITS, bits=3):
         EagerQuerySelection(load("qwen2", "sscc"), G, 3).prefill([1])
-    with raises(LandmarkErrors.PARTIAL_BYTE, dim=10):
+    with raises(QuantizedKeyErrors.PARTIAL_BYTE, dim=10):
         EagerQuerySelection(load("llama", "sscc"), G, 1).prefill([1])
     with raises(EagerErrors.NO_FETCH, rows=0):
         EagerQuerySelection(load("qwen2", "sscc"), G, 4, fetch=0)

@@ -40,11 +40,11 @@ def test_geometries() -> None:
     }
 
 
-def test_each_width_of_landmarks_is_a_cell() -> None:
+def test_each_width_of_quantized_keys_is_a_cell() -> None:
     found = make_cells(
         ("query",), (64,), ("model", "int8"), Selection(recent=16), (), (1, 4), max_context=99, new_tokens=1
     )
-    assert [(cell.name, cell.series, cell.geometry.landmark_bits) for cell in found] == [
+    assert [(cell.name, cell.series, cell.geometry.key_bits) for cell in found] == [
         ("query 64 1-bit", "query 1-bit", 1),
         ("query 64 4-bit", "query 4-bit", 4),
         ("query 64 1-bit int8", "query 1-bit int8", 1),

@@ -23,7 +23,7 @@ from tests.runtime.signatures import row_bytes, uniform
 
 BUDGET = 16
 NEW = 5
-GEOMETRY = Geometry(1, 3, 4, 2, 3, "avg", 64, rows="indexed", policy="query", landmark_bits=2)
+GEOMETRY = Geometry(1, 3, 4, 2, 3, "avg", 64, rows="indexed", policy="query", key_bits=2)
 SIGNATURE = uniform(GEOMETRY, 1, 16, "f32", layers=2, heads=4, kv_heads=2, head_dim=8, value_dim=8, vocab_size=9)
 
 
@@ -56,7 +56,7 @@ def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOption
         budgets=(BUDGET, 64),
         methods=("full", "query"),
         selection=Selection(obs=4, pool=3, sink=2, recent=4),
-        landmark_bits=(4,),
+        key_bits=(4,),
         examples=None,
         threads=1,
     )
@@ -92,7 +92,7 @@ def test_it_says_what_the_definition_says(model: Path, evaluation: Evaluation) -
 
 
 def test_a_limit_of_what_a_step_fetches_stands_beside_none(model: Path, options: EvalOptions, tmp_path: Path) -> None:
-    limited = replace(options, budgets=(BUDGET,), methods=("query",), landmark_bits=(2,), fetches=(1,))
+    limited = replace(options, budgets=(BUDGET,), methods=("query",), key_bits=(2,), fetches=(1,))
     found = evaluate(limited, tmp_path)
     free, few = found.cells
     assert (few.cell.name, few.cell.geometry.fetch) == (f"query {BUDGET} 2-bit fetch 1", 1)
@@ -106,7 +106,7 @@ def by_definition(folder: Path, geometry: Geometry, prompt: Sequence[int]) -> li
     """The greedy tokens of the definition, from the prompt's last token fed again."""
     checkpoint = open_checkpoint(folder)
     model = load_model(checkpoint, torch.float32)
-    run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
+    run = EagerQuerySelection(model, geometry, geometry.key_bits, geometry.fetch)
     run.prefill(prompt)
     tokens = [int(run.decode(prompt[-1], len(prompt) - 1).argmax())]
     while len(tokens) < NEW:
@@ -123,5 +123,5 @@ def test_the_report_says_what_is_read_and_what_is_held(options: EvalOptions, eva
     assert [row[0] for row in differences] == ["minus full", *(cell.cell.name for cell in evaluation.cells[1:])]
     assert report.PAIRED in report.page(options, evaluation, None)
     values = report.results(options, evaluation)["cells"][1]
-    assert values["read_bytes"] < values["full_kv_bytes"] < values["kv_bytes"], "all rows, and landmarks"
+    assert values["read_bytes"] < values["full_kv_bytes"] < values["kv_bytes"], "all rows, and quantized keys"
     assert values["rows_read"] == BUDGET

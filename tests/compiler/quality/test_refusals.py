@@ -35,8 +35,8 @@ MODEL = Path("model")
         ({"methods": ("full",), "fetches": (2,)}, EvaluationOptionErrors.FETCH_WITHOUT_QUERY, {"method": "query"}),
         ({"methods": ("full",), "pools": (3,)}, EvaluationOptionErrors.POOLS_WITHOUT_POOLING, {}),
         (
-            {"methods": ("query",), "landmark_bits": (3,)},
-            EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS,
+            {"methods": ("query",), "key_bits": (3,)},
+            EvaluationOptionErrors.UNKNOWN_KEY_BITS,
             {"bits": 3, "choices": [1, 2, 4, 16]},
         ),
     ],

@@ -348,16 +348,16 @@ class TestOptions:
             ({"examples": 0}, OptionRangeErrors.TOO_SMALL, {"option": "--examples", "value": 0, "least": 1}),
             ({"interpreter": "other"}, ChoiceErrors.UNKNOWN, {"option": "--interpreter", "value": "other"}),
             (
-                {"methods": ("query",), "landmark_bits": (3,)},
-                EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS,
+                {"methods": ("query",), "key_bits": (3,)},
+                EvaluationOptionErrors.UNKNOWN_KEY_BITS,
                 {"bits": 3, "choices": [1, 2, 4, 16]},
             ),
             (
-                {"methods": ("query",), "landmark_bits": (2, 2)},
+                {"methods": ("query",), "key_bits": (2, 2)},
                 EvaluationOptionErrors.REPEATED_VALUE,
-                {"option": "--kv-landmark-bits"},
+                {"option": "--kv-key-bits"},
             ),
-            ({"methods": ("query",), "landmark_bits": ()}, EvaluationOptionErrors.NO_LANDMARKS, {"method": "query"}),
+            ({"methods": ("query",), "key_bits": ()}, EvaluationOptionErrors.NO_KEY_BITS, {"method": "query"}),
             (
                 {"methods": ("full",), "pools": (7, 15)},
                 EvaluationOptionErrors.POOLS_WITHOUT_POOLING,

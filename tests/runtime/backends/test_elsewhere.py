@@ -25,7 +25,7 @@ SHAPE: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "snapstream": ("tiny", {"kv_sink": 2}),
-    "query": ("tiny", {"kv_policy": "query", "kv_landmark_bits": 2, "kv_fetch": 6}),
+    "query": ("tiny", {"kv_policy": "query", "kv_key_bits": 2, "kv_fetch": 6}),
     "recurrent states": ("tiny_hybrid", {"kv_dtype": "int8"}),
 }
 

@@ -34,7 +34,7 @@ from tests.runtime.engine.other_engine import split
 
 CONTEXT = 64
 PLAIN = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-BY_QUERY = replace(PLAIN, rows="indexed", policy="query", landmark_bits=2)
+BY_QUERY = replace(PLAIN, rows="indexed", policy="query", key_bits=2)
 CACHES = {
     "f32": ("llama3-rope", PLAIN, "f32"),
     "bf16": ("llama", PLAIN, "bf16"),
@@ -45,7 +45,7 @@ CACHES = {
     "query-windows": ("windows-among-others", BY_QUERY, "f32"),
     "query-int8": (
         "llama3-rope",
-        Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed", dtype="int8", policy="query", landmark_bits=2),
+        Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed", dtype="int8", policy="query", key_bits=2),
         "f32",
     ),
     "query-int4-fetch": ("llama3-rope", replace(BY_QUERY, dtype="int4", fetch=2), "f32"),

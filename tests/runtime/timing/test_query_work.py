@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.operations import ChooseRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.operations import ChooseRows, QuantizedKeyScores, QuantizeKeys, QueryAttention
 from sscc.ir.schedule import Body, Param
-from sscc.runtime.timing.work import DOT_OPS, ENCODE_OPS, LANDMARK_OPS, ROTATE_OPS, SOFTMAX_OPS, Work, measure
+from sscc.runtime.timing.work import DOT_OPS, ENCODE_OPS, KEY_SCORE_OPS, ROTATE_OPS, SOFTMAX_OPS, Work, measure
 
 B, H, G, SR, D, T, K, E = 2, 8, 4, 10, 8, 64, 6, 2
 SINK, RECENT = 2, 8
@@ -36,13 +36,13 @@ LIVE = [(None, T - SR), (T, T - SR), (40, 30), (13, 3), (SR, 0), (4, 0)]
 
 
 @pytest.mark.parametrize(("live", "candidates"), LIVE)
-def test_landmarks_of_candidates_are_scored(live: int | None, candidates: int) -> None:
-    work = counted(LandmarkScores("q", "c", "s", "p", "a", "f", 1.0, SINK, RECENT, 2), "q c s p a f", live)
+def test_quantized_keys_of_candidates_are_scored(live: int | None, candidates: int) -> None:
+    work = counted(QuantizedKeyScores("q", "c", "s", "p", "a", "f", 1.0, SINK, RECENT, 2), "q c s p a f", live)
     assert work.read.get("c", 0) == B * G * candidates * E
     assert work.read.get("s", 0) == B * G * candidates * 2
     assert work.written.get("f", 0) == B * H * candidates * 4
     scores = B * H * candidates
-    rest = [(scores * D // 4, DOT_OPS), (scores, LANDMARK_OPS)] if scores else []
+    rest = [(scores * D // 4, DOT_OPS), (scores, KEY_SCORE_OPS)] if scores else []
     assert work.vectors == ((B * H * D, ROTATED), *rest)
 
 
@@ -57,7 +57,7 @@ def test_candidates_are_chosen_among(live: int | None, candidates: int) -> None:
 
 
 @pytest.mark.parametrize(("live", "candidates"), LIVE)
-def test_a_step_reads_landmarks_of_all_and_rows_of_some(live: int | None, candidates: int) -> None:
+def test_a_step_reads_quantized_keys_of_all_and_rows_of_some(live: int | None, candidates: int) -> None:
     work = counted(FUSED, "q nk nv k v kc vc ks vs c s p a y", live)
     row, chosen = D * 2, min(K, candidates)
     assert work.read.get("ks", 0) == work.read.get("vs", 0) == B * G * chosen * row
@@ -70,7 +70,7 @@ def test_a_step_reads_landmarks_of_all_and_rows_of_some(live: int | None, candid
     assert work.vectors[-1] == (B * H * attended, SOFTMAX_OPS)
 
 
-def test_the_landmarks_of_keys() -> None:
-    work = counted(Landmarks("ks", "c", "s", 2), "ks c s", None)
+def test_keys_are_quantized() -> None:
+    work = counted(QuantizeKeys("ks", "c", "s", 2), "ks c s", None)
     assert work.vectors == ((B * G * T * D, ROTATED),)
     assert work.written == {"c": B * G * T * E, "s": B * G * T * 2}

@@ -2,8 +2,8 @@
 
 The fused step consists of the phases of the selection (`row_choice`), then those of `DecodeAttention` over sinks, ring
 and an index in shared scratch. The unit of a slot's first slice also scores sinks and ring, and writes the new row and
-its landmark, which no unit of this step reads. Work depends on the slot's length; a slot with no more candidates than
-it may choose scores none.
+its quantized key, which no unit of this step reads. Work depends on the slot's length; a slot with no more candidates
+than it may choose scores none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention, SelectedRows
+from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, QuantizedKeyScores, QueryAttention, SelectedRows
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.attention.decode_attention import lower_decode_attention
-from sscc.runtime.backends.cpu.attention.landmarks import LandmarkRows, encode_landmark, encode_query, score_rows
+from sscc.runtime.backends.cpu.attention.quantized_keys import QuantizedKeyRows, encode_key, encode_query, score_rows
 from sscc.runtime.backends.cpu.attention.resident_rows import ResidentRows
 from sscc.runtime.backends.cpu.attention.row_choice import CHUNK, Choice, Pair, chunks_of
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
@@ -44,19 +44,19 @@ _FLOATS = vector(F32, LANES)
 
 
 class _Scorer:
-    """Scores of candidates by their landmarks: from codes or, for 16 bits, by attention's products with keys.
+    """Scores of candidates by their quantized keys: from codes or, for 16 bits, by attention's products with keys.
 
     Args:
         group: query heads per KV head.
         unit: factor of the logits.
 
     Attributes:
-        keys: kernels for keys that are their own landmarks. A key's sum has one order, independent of its place in a
+        keys: kernels for keys that are not quantized. A key's sum has one order, independent of its place in a
             block and of the other keys; queries are neither rotated nor rounded.
     """
 
     def __init__(
-        self, step: LandmarkScores | QueryAttention, operands: dict[str, Meta], group: int, features: Features,
+        self, step: QuantizedKeyScores | QueryAttention, operands: dict[str, Meta], group: int, features: Features,
         unit: float,
     ) -> None:  # fmt: skip
         self.step, self.group, scoring = step, group, Scoring(step.scale, step.softcap)
@@ -66,7 +66,7 @@ class _Scorer:
         plain = step.bits == PLAIN_BITS
         self.keys = Block.of(operands, step.codes, step.query, group, features) if plain else None
         if not plain:
-            self.rows = LandmarkRows(operands[step.query][0][3], step.bits, features.int8_dot)
+            self.rows = QuantizedKeyRows(operands[step.query][0][3], step.bits, features.int8_dot)
 
     def pieces(self, logits: int) -> ScratchPieces:
         """Return the private scratch of a scoring unit; `logits` is the size of a chunk's logits and other data
@@ -110,11 +110,11 @@ class _Scorer:
                     f.store(tanh(f, f.load(here, _FLOATS)) * self.left, here)
 
 
-@executes(LandmarkScores)
-def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Lower `LandmarkScores` to one phase in units of (slot, KV head, chunk of candidates).
+@executes(QuantizedKeyScores)
+def lower_quantized_key_scores(step: QuantizedKeyScores, operands: dict[str, Meta], features: Features) -> Lowered:
+    """Lower `QuantizedKeyScores` to one phase in units of (slot, KV head, chunk of candidates).
 
-    A position beyond the landmarks is reported.
+    A position beyond the quantized keys is reported.
     """
     check_rows(step, operands)
     (slots, heads, _, _), (_, kv_heads, limit, _) = operands[step.query][0], operands[step.codes][0]
@@ -277,8 +277,8 @@ def _new_row(pair: Pair, step: QueryAttention) -> tuple[Value, Value]:
 
 
 def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer, ring_row: Value) -> None:
-    """Write the new row to the store, its landmark, and its key to the ring, where it is scored. Attention writes the
-    key and value of the ring."""
+    """Write the new row to the store, its quantized key, and its key to the ring, where it is scored. Attention writes
+    the key and value of the ring."""
     f, operands, place, position = pair.f, pair.context.operands, (pair.slot, pair.kv_head), pair.seen.length - 1
     targets = [(step.new_key, step.k_store, position)]
     if step.v_store:
@@ -291,4 +291,4 @@ def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer, ring_row: Valu
     if not scorer.keys:
         codes, scale = (pair.operand(name, position) for name in (step.codes, step.scales))
         key = operands[step.new_key]
-        encode_landmark(f, key.dtype, key.shape[3], step.bits)(address(f, key, *place), codes, scale)
+        encode_key(f, key.dtype, key.shape[3], step.bits)(address(f, key, *place), codes, scale)

@@ -27,7 +27,7 @@ from sscc.runtime.backends.cpu.attention.combination import (
     larger,
     largest_lane,
 )
-from sscc.runtime.backends.cpu.attention.landmarks import HEADS
+from sscc.runtime.backends.cpu.attention.quantized_keys import HEADS
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
 from sscc.runtime.backends.cpu.attention.visibility import Candidates
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2_below, exp2_not_positive
@@ -53,7 +53,7 @@ class Choice:
     """Sizes of a selection.
 
     Args:
-        rows: number of landmarks of a slot.
+        rows: quantized keys of a slot.
         topk: number of chosen rows.
 
     Attributes:

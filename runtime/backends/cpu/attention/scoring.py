@@ -2,7 +2,7 @@
 
 A score is a product times the step's scale; if a model caps scores, it is a scaled hyperbolic tangent of that. There
 are two kinds of kernels for products: of the few queries of a group with scattered rows (`row_*`), and of panels of
-many queries with contiguous rows (`panel_*`, see `panels`). Scores by landmarks are in `landmarks`.
+many queries with contiguous rows (`panel_*`, see `panels`). Scores by quantized keys are in `quantized_keys`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Span
-from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention
+from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, QuantizedKeyScores, QueryAttention
 from sscc.runtime.backends.cpu.attention.panels import FLOATS, PLACES, Tiling
 from sscc.runtime.backends.cpu.attention.row_source import Unit
 from sscc.runtime.backends.cpu.codegen.features import LANES
@@ -102,7 +102,11 @@ class Candidates:
 
     @classmethod
     def of(
-        cls, context: Context, step: ChooseRows | FetchRows | LandmarkScores | QueryAttention, slot: Value, rows: int
+        cls,
+        context: Context,
+        step: ChooseRows | FetchRows | QuantizedKeyScores | QueryAttention,
+        slot: Value,
+        rows: int,
     ) -> Candidates:
         """Return the candidates of a slot. An active slot is reported, and holds no positions, if its candidates or, in
         the fused step, its position exceed `rows`."""

@@ -38,11 +38,11 @@ AHEAD_UNITS = 64
 AHEAD_BYTES = 4 << 10
 """Distance between prefetches and loads of quantized panels, in bytes: a page, because the CPU's own prefetcher stops
 at its end."""
-LANDMARK_AHEAD_BYTES = 2 << 10
-"""Distance between prefetches and loads of landmarks, in bytes."""
+KEY_AHEAD_BYTES = 2 << 10
+"""Distance between prefetches and loads of quantized keys, in bytes."""
 
 STREAMED_LINES = 8
-"""Limit on the lines of the next stage's weights that are prefetched while 32 landmarks are scored."""
+"""Limit on the lines of the next stage's weights that are prefetched while 32 quantized keys are scored."""
 
 ENOUGH = 2
 """Number of units above which a barrier does not pay: a stage fires many tiles, each with units of its own."""

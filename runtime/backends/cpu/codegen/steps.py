@@ -11,11 +11,11 @@ from sscc.ir.operations import Dequantize, LookUp
 from sscc.ir.opspec import Op, functions_of
 from sscc.runtime.backends.cpu.attention import (
     decode_attention,
-    landmarks,
     latent_prefill,
     learned_index,
     observation_scores,
     prefill_attention,
+    quantized_keys,
     query_attention,
     row_source,
 )
@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
 
 MODULES = (
-    *(decode_attention, encoded_rows, gather_rows, landmarks, latent_prefill, learned_index, observation_scores),
+    *(decode_attention, encoded_rows, gather_rows, quantized_keys, latent_prefill, learned_index, observation_scores),
     *(prefill_attention, query_attention, recurrence, row_source, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))

@@ -298,7 +298,8 @@ class _PipelinePlan:
 
     def _streams_after(self, stage: ResolvedStage) -> list[_Pointer]:
         """Return a pointer to the packed weight that the iteration reads next, so that a stage which leaves memory idle
-        (scores by landmarks) can prefetch it. Empty for other stages, and if the weight's tiles are not contiguous."""
+        (scores by quantized keys) can prefetch it. Empty for other stages, and if the weight's tiles are not
+        contiguous."""
         if not any(isinstance(step, QueryAttention) for step in stage.body.steps):
             return []
         for other in self.stages[self.stages.index(stage) + 1 :]:

@@ -1,4 +1,4 @@
-"""Landmarks, scores, the choice and the fused step as native code, against the reference interpreter."""
+"""Quantized keys, scores, the choice and the fused step as native code, against the reference interpreter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.operations import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.operations import ChooseRows, FetchRows, QuantizedKeyScores, QuantizeKeys, QueryAttention
 from sscc.runtime.backends.cpu.attention import query_attention
-from sscc.runtime.backends.cpu.attention.landmarks import lower_landmarks
+from sscc.runtime.backends.cpu.attention.quantized_keys import lower_quantize_keys
 from sscc.runtime.backends.cpu.attention.row_choice import CHUNK
 from sscc.runtime.backends.cpu.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.reference import attention, query
@@ -24,7 +24,7 @@ from sscc.runtime.backends.reference.softmax import Scoring
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, run_step, strided
 
 Tensors = dict[str, Tensor]
-AnyStep = TypeVar("AnyStep", LandmarkScores, QueryAttention)
+AnyStep = TypeVar("AnyStep", QuantizedKeyScores, QueryAttention)
 
 F32, BF16 = torch.float32, torch.bfloat16
 HOST = Features.of_host()
@@ -34,8 +34,8 @@ SR = SINK + RECENT
 TIE = 1e-5
 """Two probabilities that are relatively so close may change places: sums of f32 in two orders."""
 
-LANDMARKS = Landmarks("key", "codes", "scales", 2)
-SCORES = LandmarkScores("query", "codes", "scales", "position", "active", "scores", 0.25, SINK, RECENT, 2)
+QUANTIZED_KEYS = QuantizeKeys("key", "codes", "scales", 2)
+SCORES = QuantizedKeyScores("query", "codes", "scales", "position", "active", "scores", 0.25, SINK, RECENT, 2)
 CHOICE = ChooseRows("query", "key", "scores", "position", "active", "selected", 0.25, SINK, RECENT)
 FUSED = QueryAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_store", "v_store",
@@ -43,10 +43,10 @@ FUSED = QueryAttention(
 )  # fmt: skip
 
 
-def landmarks_of(key: Tensor, bits: int) -> Tensors:
+def quantized_keys_of(key: Tensor, bits: int) -> Tensors:
     if bits == 16:
         return {"codes": key.clone()}
-    codes, scales = query.landmarks_of(key, bits)
+    codes, scales = query.quantized_keys_of(key, bits)
     return {"codes": codes, "scales": scales}
 
 
@@ -54,18 +54,18 @@ def of_bits(step: AnyStep, bits: int) -> AnyStep:
     return replace(step, bits=bits, scales="" if bits == 16 else "scales")
 
 
-def scored(step: LandmarkScores | QueryAttention, queries: Tensor, *rows: Tensor) -> Tensor:
-    """The scores [H, n] of candidates by their landmarks."""
+def scored(step: QuantizedKeyScores | QueryAttention, queries: Tensor, *rows: Tensor) -> Tensor:
+    """The scores [H, n] of candidates by their quantized keys."""
     if step.bits == 16:
         return query.exact_scores(queries, rows[0], scoring_of(step), torch.float64).float()
-    return query.landmark_scores(queries, *rows, step.bits, scoring_of(step))
+    return query.quantized_key_scores(queries, *rows, step.bits, scoring_of(step))
 
 
-def scoring_of(step: LandmarkScores | FetchRows | QueryAttention, sinks: Tensor | None = None) -> Scoring:
+def scoring_of(step: QuantizedKeyScores | FetchRows | QueryAttention, sinks: Tensor | None = None) -> Scoring:
     return Scoring(step.scale, step.softcap, sinks)
 
 
-# --------------------------------------------------------------------------------------------------- landmarks
+# --------------------------------------------------------------------------------------------------- quantized keys
 
 
 def awkward_keys(dim: int) -> Tensor:
@@ -84,11 +84,11 @@ def awkward_keys(dim: int) -> Tensor:
         *((32, 2, F32, AVX2), (24, 4, BF16, AVX2), (8, 1, F32, AVX2)),
     ],
 )
-def test_landmarks_are_the_references_to_the_bit(dim: int, bits: int, dtype: torch.dtype, features: Features) -> None:
+def test_keys_are_quantized_as_the_reference_does(dim: int, bits: int, dtype: torch.dtype, features: Features) -> None:
     key = strided(awkward_keys(dim).to(dtype), (0, 2, 1, 3))
-    want = landmarks_of(key, bits)
+    want = quantized_keys_of(key, bits)
     given = {"key": key, **{name: torch.full_like(tensor, 9) for name, tensor in want.items()}}
-    got = run_step(replace(LANDMARKS, bits=bits), lower_landmarks, given, {}, features, list(want))
+    got = run_step(replace(QUANTIZED_KEYS, bits=bits), lower_quantize_keys, given, {}, features, list(want))
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name
 
@@ -118,7 +118,7 @@ def inputs(
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
         "out": torch.full((slots, heads, 1, dim), 9.0).to(dtype),
     }
-    tensors |= landmarks_of(tensors["k_store"], bits)
+    tensors |= quantized_keys_of(tensors["k_store"], bits)
     for slot, position in enumerate(positions):
         for name in ("k_store", "v_store", "codes", "scales"):
             if name in tensors and tensors[name].is_floating_point():
@@ -136,7 +136,7 @@ def scores_case(heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dty
     return made | {"scores": torch.full((5, heads, 720), 9.0)}
 
 
-def reference_scores(case: Tensors, step: LandmarkScores) -> Tensor:
+def reference_scores(case: Tensors, step: QuantizedKeyScores) -> Tensor:
     scores = case["scores"].clone()
     for slot, position in enumerate(case["position"].tolist()):
         end = position + 1 - RECENT
@@ -166,7 +166,7 @@ def test_scores_are_the_references_to_the_bit(
     heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features
 ) -> None:
     case, step = scores_case(heads, kv_heads, dim, bits, dtype), replace(SCORES, bits=bits)
-    got = run_step(step, query_attention.lower_landmark_scores, case, {}, features, ["scores"])
+    got = run_step(step, query_attention.lower_quantized_key_scores, case, {}, features, ["scores"])
     assert torch.equal(got["scores"], reference_scores(case, step))
 
 
@@ -179,24 +179,24 @@ def test_keys_are_scored_by_their_exact_products(
 ) -> None:
     """Whatever is scored beside them, and by whichever thread: a key's sum has one order."""
     case, step = scores_case(heads, kv_heads, dim, 16, dtype), of_bits(SCORES, 16)
-    got = run_step(step, query_attention.lower_landmark_scores, case, {}, features, ["scores"])["scores"]
+    got = run_step(step, query_attention.lower_quantized_key_scores, case, {}, features, ["scores"])["scores"]
     torch.testing.assert_close(got, reference_scores(case, step), rtol=1e-5, atol=1e-4)
     later = {name: tensor.clone() for name, tensor in case.items()}
     later["position"] = case["position"] - 7
-    shorter = run_step(step, query_attention.lower_landmark_scores, later, {}, features, ["scores"])["scores"]
+    shorter = run_step(step, query_attention.lower_quantized_key_scores, later, {}, features, ["scores"])["scores"]
     end = POSITIONS[0] + 1 - RECENT - 7
     assert torch.equal(shorter[0, :, SINK:end], got[0, :, SINK:end])
     moved = dict(case)
     moved["codes"] = torch.cat([torch.full_like(case["codes"][:, :, :5], 3), case["codes"][:, :, :-5]], 2)
-    shifted = run_step(step, query_attention.lower_landmark_scores, moved, {}, features, ["scores"])["scores"]
+    shifted = run_step(step, query_attention.lower_quantized_key_scores, moved, {}, features, ["scores"])["scores"]
     assert torch.equal(shifted[0, :, SINK + 5 : end], got[0, :, SINK : end - 5])
 
 
-def test_rows_of_landmarks_may_lie_anywhere() -> None:
+def test_rows_of_quantized_keys_may_lie_anywhere() -> None:
     case = scores_case(6, 2, 64, 2, F32)
     for name in ("query", "codes", "scales", "scores"):
         case[name] = strided(case[name], (0, 2, 1, 3) if case[name].ndim == 4 else (1, 0, 2))
-    got = run_step(SCORES, query_attention.lower_landmark_scores, case, {}, HOST, ["scores"])
+    got = run_step(SCORES, query_attention.lower_quantized_key_scores, case, {}, HOST, ["scores"])
     assert torch.equal(got["scores"], reference_scores(case, SCORES))
 
 
@@ -343,7 +343,7 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
         for slot in t["active"].nonzero()[:, 0].tolist():
             t[name][slot, :, t["position"][slot]] = as_stored(t[rows][slot, :, 0], t[name])
     for slot in t["active"].nonzero()[:, 0].tolist():
-        for name, rows in landmarks_of(t["new_key"], step.bits).items():
+        for name, rows in quantized_keys_of(t["new_key"], step.bits).items():
             t[name][slot, :, t["position"][slot]] = rows[slot, :, 0]
     chosen_rows = SegmentRows(t["k_store"], t["v_store"], selected)
     if step.fetch:
@@ -455,8 +455,8 @@ def test_the_fused_step_attends_to_resident_rows(
 def test_the_fused_step_caps_scores_and_counts_learned_sinks(
     heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, resident: bool
 ) -> None:
-    """Of scores by landmarks, of those of the ring, and of attention; as many sinks as heads, of all sizes. They change
-    what is chosen where heads vote together: the order of a head's own rows they leave alone."""
+    """Of scores by quantized keys, of those of the ring, and of attention; as many sinks as heads, of all sizes. They
+    change what is chosen where heads vote together: the order of a head's own rows they leave alone."""
     case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
     step = replace(of_bits(FUSED, bits), softcap=1.5, sink_logits="sinks")
     if resident:

@@ -1,4 +1,4 @@
-"""Landmarks: copies of keys in a few bits. A step's query selects rows by its dot products with them.
+"""Quantized keys: copies of keys in a few bits. A step's query selects rows by its dot products with them.
 
 A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two steps, all in f32 unless stated
 otherwise:
@@ -12,14 +12,14 @@ otherwise:
 The query is rotated in the same way (R is orthogonal, so products are preserved) and becomes 8-bit codes and one scale,
 as `sscc.ir.kv_rows` encodes a group of numbers. Dot products of codes are integers, below 2 ** 24 for D up to 8,000, so
 that f32 holds them exactly and they do not depend on the order of summation. arXiv 2604.08426 finds that selection by
-two-bit landmarks comes close to an oracle.
+two-bit keys comes close to an oracle.
 
 The computation is specified so that every implementation gives the same bytes: butterflies go from neighbours to the
 widest distance; squares are summed in f64, in which the order of summation does not change the bf16 result; a number is
 compared with the edges between levels, `EDGES[bits] * s`, in f32.
 
-Landmarks of 16 bits are the keys themselves, as the cache has them: without codes, rotation and scale. The query is not
-rotated or rounded either, and their products are sums in f32.
+Quantized keys of 16 bits are the keys themselves, as the cache has them: without codes, rotation and scale. The query
+is not rotated or rounded either, and their products are sums in f32.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sscc.ir import kv_rows
-from sscc.ir.choices import LANDMARK_BITS, PLAIN_BITS
+from sscc.ir.choices import KEY_BITS, PLAIN_BITS
 from sscc.ir.errors import ErrorKind, UsageError
 
 
-class LandmarkErrors(ErrorKind):
-    """Invalid landmarks."""
+class QuantizedKeyErrors(ErrorKind):
+    """Invalid quantized keys."""
 
-    BITS = UsageError, "landmarks have {bits} bits, they must have one of {choices}"
+    BITS = UsageError, "quantized keys have {bits} bits, they must have one of {choices}"
     PARTIAL_BYTE = UsageError, "{bits} bits per number do not fill whole bytes for keys of {dim} numbers: use more bits"
 
 
@@ -57,11 +57,11 @@ SMALLEST_SCALE = 2.0**-126
 
 
 def check_bits(bits: int, dim: int) -> None:
-    """Raise UsageError if keys of `dim` numbers cannot have landmarks of `bits` bits."""
-    if bits not in LANDMARK_BITS:
-        raise LandmarkErrors.BITS(bits=bits, choices=LANDMARK_BITS)
+    """Raise UsageError if keys of `dim` numbers cannot be quantized to `bits` bits."""
+    if bits not in KEY_BITS:
+        raise QuantizedKeyErrors.BITS(bits=bits, choices=KEY_BITS)
     if dim * bits % 8:
-        raise LandmarkErrors.PARTIAL_BYTE(bits=bits, dim=dim)
+        raise QuantizedKeyErrors.PARTIAL_BYTE(bits=bits, dim=dim)
 
 
 def code_bytes(dim: int, bits: int) -> int:
@@ -69,8 +69,8 @@ def code_bytes(dim: int, bits: int) -> int:
     return dim * bits // 8
 
 
-def landmark_width(dim: int, bits: int) -> int:
-    """Return the elements of the landmark of one key of `dim` numbers, without the scale: bytes of codes, or numbers
+def quantized_key_width(dim: int, bits: int) -> int:
+    """Return the elements of one quantized key of `dim` numbers, without the scale: bytes of codes, or numbers
     for 16 bits."""
     return dim if bits == PLAIN_BITS else code_bytes(dim, bits)
 
@@ -166,8 +166,8 @@ def logits(
     Args:
         query: codes of the query heads that read these keys, [.., H, D] i8.
         query_scale: their scales, [.., H].
-        keys: levels of the keys' landmarks, [.., T, D] i8.
-        scale: scales of the landmarks, [.., T].
+        keys: levels of the quantized keys, [.., T, D] i8.
+        scale: their scales, [.., T].
 
     Returns:
         [.., H, T] f32.

@@ -1,5 +1,5 @@
-"""Landmarks in generated code (bit-identical to `sscc.ir.landmarks`): codes of keys and of queries, and scores from
-codes.
+"""Quantized keys in generated code (bit-identical to `sscc.ir.quantized_keys`): codes of keys and of queries, and
+scores from codes.
 
 A row is rotated in registers, 16 numbers per vector. Butterflies of numbers up to 8 apart work within a vector, others
 between vectors. Scoring reads codes 4 bytes at a time, a *column*, and takes one code of each byte at a time, a
@@ -21,15 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sscc.ir import landmarks
+from sscc.ir import quantized_keys
 from sscc.ir.kv_rows import with_one_scale
-from sscc.ir.operations import Landmarks
+from sscc.ir.operations import QuantizeKeys
 from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.attention.row_codec import load_f32
 from sscc.runtime.backends.cpu.codegen.encoded_rows import copy_bytes, encode_row
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.figures import LANDMARK_AHEAD_BYTES, LINE
+from sscc.runtime.backends.cpu.codegen.figures import KEY_AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.codegen.mlir import (
     BF16,
     F32,
@@ -59,8 +59,8 @@ Sums = list[list[Value]]
 """Layout of the sums: by block, then by head."""
 
 
-class LandmarkRows:
-    """Sizes of landmarks of keys of `dim` numbers.
+class QuantizedKeyRows:
+    """Sizes of quantized keys of `dim` numbers.
 
     Attributes:
         dot: True if scores are sums of products of bytes (AVX512_VNNI); otherwise they are sums in f32 of the same
@@ -76,9 +76,9 @@ class LandmarkRows:
 
     def __init__(self, dim: int, bits: int, dot: bool) -> None:
         self.dim, self.bits, self.dot = dim, bits, dot
-        self.nbytes, self.planes = landmarks.code_bytes(dim, bits), 8 // bits
+        self.nbytes, self.planes = quantized_keys.code_bytes(dim, bits), 8 // bits
         self.columns, self.column_numbers = -(-self.nbytes // COLUMN_BYTES), COLUMN_BYTES * self.planes
-        levels = [int(level) for level in landmarks.levels(bits)]
+        levels = [int(level) for level in quantized_keys.levels(bits)]
         self.lowest, self.unsigned_levels = levels[0], [level - levels[0] for level in levels]
         self.query_bytes = LINE + align(self.columns * self.column_numbers * (1 if dot else 4))
         self.rotated_bytes = -(-dim // LANES) * LINE
@@ -87,23 +87,23 @@ class LandmarkRows:
         self.tag = f"{dim}_{bits}{'_dot' if dot else ''}"
 
 
-@executes(Landmarks)
-def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Lower `Landmarks` to one phase in units of (slot, KV head, block of rows)."""
+@executes(QuantizeKeys)
+def lower_quantize_keys(step: QuantizeKeys, operands: dict[str, Meta], features: Features) -> Lowered:
+    """Lower `QuantizeKeys` to one phase in units of (slot, KV head, block of rows)."""
     check_rows(step, operands)
     (slots, heads, count, dim), _, dtype = operands[step.key]
 
     def encode(context: Context, place: list[Value], row: Value) -> None:
         names = (step.key, step.codes, step.scales)
         key, codes, scale = (address(context.f, context.operands[name], *place, row) for name in names)
-        encode_landmark(context.f, dtype, dim, step.bits)(key, codes, scale)
+        encode_key(context.f, dtype, dim, step.bits)(key, codes, scale)
 
     return Lowered((row_phase((slots, heads), count, encode),))
 
 
 @kernel(key=PTR, codes=PTR, scale=PTR)
-def encode_landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
-    """Write the landmark of a key in f32 or bf16: `dim * bits / 8` bytes of codes, and the bf16 scale."""
+def encode_key(f: Function, dtype: str, dim: int, bits: int) -> None:
+    """Quantize a key in f32 or bf16: `dim * bits / 8` bytes of codes, and the bf16 scale."""
     rotated = _rotated(f, f["key"], dtype, dim)
     narrow = f.narrow(_root_mean_square(f, rotated, dim), BF16)
     f.store(f.bitcast(narrow, I16), f["scale"])
@@ -116,9 +116,9 @@ def encode_landmark(f: Function, dtype: str, dim: int, bits: int) -> None:
 
 
 def _rotated(f: Function, row: Value, dtype: str, dim: int) -> list[Value]:
-    """Return the rotated row (`sscc.ir.landmarks.rotate`) as vectors, with zeros after the row."""
+    """Return the rotated row (`sscc.ir.quantized_keys.rotate`) as vectors, with zeros after the row."""
     rows = [load_f32(f, row, dtype, start, dim) for start in range(0, dim, LANES)]
-    block, distance = landmarks.block_width(dim), 1
+    block, distance = quantized_keys.block_width(dim), 1
     while distance < block:
         rows = _butterflies(f, rows, distance)
         distance *= 2
@@ -145,14 +145,14 @@ def _root_mean_square(f: Function, rows: Sequence[Value], dim: int) -> Value:
         total = total + row * row
     mean = f.reduce("add", total) / float(dim)
     root = f.cast("arith.truncf", f.op("math.sqrt", [mean], F64), F32)
-    return f.select(root < landmarks.SMALLEST_SCALE, 0.0, root)
+    return f.select(root < quantized_keys.SMALLEST_SCALE, 0.0, root)
 
 
 def _codes(f: Function, row: Value, scale: Value, bits: int) -> Value:
     """[16] i32."""
-    magnitude, half = f.op("math.absf", [row], row.type), len(landmarks.MAGNITUDES[bits])
+    magnitude, half = f.op("math.absf", [row], row.type), len(quantized_keys.MAGNITUDES[bits])
     above = f.splat(0, LANES, I32)
-    for edge in landmarks.EDGES[bits]:
+    for edge in quantized_keys.EDGES[bits]:
         limit = f.broadcast(f.constant(edge, F32) * scale, LANES)
         above = above + f.cast("arith.extui", magnitude > limit, I32)
     codes = f.select(row >= 0.0, above + half, half - 1 - above)
@@ -172,8 +172,8 @@ def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
 
 
 @kernel(query=PTR, scale=F32, scratch=PTR, target=PTR)
-def encode_query(f: Function, rows: LandmarkRows, dtype: str) -> None:
-    """Encode a query head in f32 or bf16 (`LandmarkRows.query_bytes`); `scale` is the scale of attention."""
+def encode_query(f: Function, rows: QuantizedKeyRows, dtype: str) -> None:
+    """Encode a query head in f32 or bf16 (`QuantizedKeyRows.query_bytes`); `scale` is the scale of attention."""
     rotated, encoded = f["scratch"], f["scratch"] + rows.rotated_bytes
     for i, row in enumerate(_rotated(f, f["query"], dtype, rows.dim)):
         f.store(row, rotated + i * LINE)
@@ -187,10 +187,10 @@ def encode_query(f: Function, rows: LandmarkRows, dtype: str) -> None:
     begin = f.reduce("add", total) * rows.lowest
     f.store(begin if rows.dot else f.cast("arith.sitofp", begin, F32), f["target"])
     of_query = f.bitcast(f.load(encoded + rows.dim, vector(I8, 4)), F32)
-    f.store(of_query * landmarks.STEPS[rows.bits] * f["scale"], f["target"] + 4)
+    f.store(of_query * quantized_keys.STEPS[rows.bits] * f["scale"], f["target"] + 4)
 
 
-def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) -> Value:
+def _query_column(f: Function, rows: QuantizedKeyRows, encoded: Value, column: int) -> Value:
     """Return the query's codes for a column, by planes, with zeros after the row."""
     type, first = vector(I8, rows.column_numbers), column * rows.column_numbers
     if first + rows.column_numbers <= rows.dim:
@@ -205,7 +205,7 @@ def _query_column(f: Function, rows: LandmarkRows, encoded: Value, column: int) 
 
 
 def score_rows(
-    f: Function, rows: LandmarkRows, codes: Operand, scales: Operand, place: Sequence[Value], count: Value,
+    f: Function, rows: QuantizedKeyRows, codes: Operand, scales: Operand, place: Sequence[Value], count: Value,
     queries: Value, heads: int, staging: Value, out: Value, out_bytes: int, ahead: tuple[Value, int] | None = None,
 ) -> None:  # fmt: skip
     """Write the logits of `count` rows, from a place on, for each of `heads` queries: [heads][out_bytes] f32, in whole
@@ -236,7 +236,7 @@ def score_rows(
 
 
 @kernel(codes=PTR, scales=PTR, queries=PTR, blocks=I64, out=PTR, asked=PTR)
-def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> None:
+def _score(f: Function, rows: QuantizedKeyRows, heads: int, out_bytes: int, lines: int) -> None:
     """Write the logits of contiguous blocks of 16 rows, each a whole number of columns. Prefetch `lines` cache lines
     for every two blocks that are scored together."""
     pairs = f.constant(0)
@@ -250,7 +250,7 @@ def _score(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, lines: i
         _score_blocks(f, rows, heads, out_bytes, block.index, 1)
 
 
-def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
+def _score_blocks(f: Function, rows: QuantizedKeyRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
     """Write the logits of `count` blocks from number `first` on, which share the loads of the queries."""
     queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
     codes = f["codes"] + first * (rows.columns * LINE)
@@ -258,8 +258,8 @@ def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, f
     # Prefetched into the second-level cache: prefetches into the first would delay loads of data that are in the
     # second.
     for i in range(count * rows.columns):
-        f.prefetch(codes + (LANDMARK_AHEAD_BYTES + i * LINE), 2)
-    f.prefetch(scales + LANDMARK_AHEAD_BYTES // 8, 2)
+        f.prefetch(codes + (KEY_AHEAD_BYTES + i * LINE), 2)
+    f.prefetch(scales + KEY_AHEAD_BYTES // 8, 2)
     blocks = []
     for block in range(count):
         at = codes + block * (rows.columns * LINE)
@@ -312,7 +312,7 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
 
 
 def _add_bytes(
-    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+    f: Function, rows: QuantizedKeyRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
 ) -> Sums:
     """Return the sums of each block and head plus the products of a column of each block, by AVX512_VNNI."""
     each, levels = 4 // rows.bits, rows.unsigned_levels
@@ -331,7 +331,7 @@ def _add_bytes(
 
 
 def _add_numbers(
-    f: Function, rows: LandmarkRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
+    f: Function, rows: QuantizedKeyRows, columns: Sequence[Value], queries: Sequence[Value], number: int, sums: Sums
 ) -> Sums:
     """Return the sums of one block and each head plus the products of a column, in f32."""
     (column,), (totals,) = columns, sums
