@@ -94,17 +94,22 @@ def _selected(n: Sizes) -> int:
 
 
 def _tokens(n: Sizes) -> int:
-    return n["S"]
+    return _new(n) * n["S"]
+
+
+def _indexed_new(n: Sizes) -> int:
+    return _new(n) * n["C"]
 
 
 def _indexed(n: Sizes) -> int:
-    """Return the number of index keys that a choice reads: those of all positions of a slot up to the last token."""
-    return min(n.get("live", n["T"]), n["start"] + n["C"])
+    """Return the number of index keys that the choices of a slot read: those of all positions up to the last token,
+    once for a chunk and separately for each token of a step."""
+    return _new(n) * min(n.get("live", n["T"]), n["start"] + n["C"])
 
 
 def _attended(n: Sizes) -> int:
     """Return the number of rows that attention to chosen positions reads, counted separately for each token."""
-    return n["S"] * min(n["Top"], n.get("live", n["T"]))
+    return _tokens(n) * min(n["Top"], n.get("live", n["T"]))
 
 
 def _zero(n: Sizes) -> int:
@@ -733,10 +738,11 @@ class TopK(Op):
 @dataclass(frozen=True)
 class ChooseByIndex(Op):
     """The positions that a learned index selects for each token, ascending, then -1 (DeepSeek-V3.2). First the new key
-    of the token at p = position[b, s] is written to row p of `keys`. Then, with key t in row t:
+    of each token, at p = position[q, s] of slot b = q // (Q / B), is written to row p of keys[b]. Then, with key t in
+    row t:
 
-        score[t] = sum over h of weight[b, s, h] * max(query[b, s, h, :] . key[t], 0)       with `weight`, one choice
-        score[t] = query[b, s, c, :] . key[t]                                               without, for each choice c
+        score[t] = sum over h of weight[q, s, h] * max(query[q, s, h, :] . key[t], 0)       with `weight`, one choice
+        score[t] = query[q, s, c, :] . key[t]                                               without, for each choice c
 
     for t <= p, in f32. Positions are selected in blocks of `block`; the score of a block is the largest one of its
     positions up to p. The `local` blocks that end with the block of p are always selected, then those with the highest
@@ -745,35 +751,38 @@ class ChooseByIndex(Op):
     """
 
     op, kind = "choose_by_index", "choose_by_index"
-    query: Annotated[str, Operand("B C Hi D:f", "read")]
-    new_key: Annotated[str, Operand("B 1 C D:f", "read")]
+    query: Annotated[str, Operand("Q C Hi D:f", "read")]
+    new_key: Annotated[str, Operand("Q 1 C D:f", "read")]
     keys: Annotated[
         str,
-        Operand("B 1 T D:f", "update", updated="updated", along="T", reads=_indexed, writes=_chunk, by="position"),
+        Operand(
+            "B 1 T D:f", "update", updated="updated", along="T", reads=_indexed, writes=_indexed_new, by="position"
+        ),
     ]
-    position: Annotated[str, Operand("B C:i64", "read")]
-    chosen: Annotated[str, Operand("B Hc C Top:i64", "write")]
+    position: Annotated[str, Operand("Q C:i64", "read")]
+    chosen: Annotated[str, Operand("Q Hc C Top:i64", "write")]
     start: Start
     block: Annotated[int, Attribute()]
     local: Annotated[int, Attribute()]
-    weight: Annotated[str | None, Operand("B C Hi:f32", "read", optional=True, omissible=True)] = None
+    weight: Annotated[str | None, Operand("Q C Hi:f32", "read", optional=True, omissible=True)] = None
 
 
 @dataclass(frozen=True)
 class AttendChosen(Op):
     """Attention of each token to the rows that an index names for it; softmax and sums in f32.
 
-    First `new_key` and `new_value` of the token at p = position[b, s] are written to row p of the stores, unless p is
-    negative. Query head h reads KV head g = h // (H // Hkv), and of its rows those of chosen[b, g // (Hkv // Hc), s, :]
-    that are not negative. A token without such a row returns zeros. Without values the first Dv numbers of a key are
-    its value (latent rows). Rows of stores may be encoded; new rows are encoded before they are attended to.
+    First `new_key` and `new_value` of each token, at p = position[q, s] of slot b = q // (Q / B), are written to row p
+    of that slot's stores, unless p is negative. Query head h reads KV head g = h // (H // Hkv), and of its rows those
+    of chosen[q, g // (Hkv // Hc), s, :] that are not negative. A token without such a row returns zeros. Without values
+    the first Dv numbers of a key are its value (latent rows). Rows of stores may be encoded; new rows are encoded
+    before they are attended to.
     """
 
     op, kind = "attend_chosen", "attend_chosen"
-    query: Annotated[str, Operand("B H S D:f", "read")]
-    new_key: Annotated[str, Operand("B Hkv S D:f", "read")]
+    query: Annotated[str, Operand("Q H S D:f", "read")]
+    new_key: Annotated[str, Operand("Q Hkv S D:f", "read")]
     new_value: Annotated[
-        str, Operand("B Hkv S Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+        str, Operand("Q Hkv S Dv:f", "read", optional=True, omissible=True, value_of="new_key")
     ]
     k_store: Annotated[
         str,
@@ -786,9 +795,9 @@ class AttendChosen(Op):
             optional=True, omissible=True, value_of="k_store",
         ),
     ]  # fmt: skip
-    position: Annotated[str, Operand("B S:i64", "read")]
-    chosen: Annotated[str, Operand("B Hc S Top:i64", "read")]
-    out: Annotated[str, Operand("B H S Dv:f", "write")]
+    position: Annotated[str, Operand("Q S:i64", "read")]
+    chosen: Annotated[str, Operand("Q Hc S Top:i64", "read")]
+    out: Annotated[str, Operand("Q H S Dv:f", "write")]
     scale: Scale
     softcap: Softcap = None
     sink_logits: SinkLogits = None
@@ -1080,5 +1089,7 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
 )
 """All operations, in the order of this file."""
 
-SEVERAL_TOKENS: tuple[type[Op], ...] = UpdateRows, Validity, CachedAttention, DecodeAttention, RecurrentStep
+SEVERAL_TOKENS: tuple[type[Op], ...] = (
+    *(UpdateRows, Validity, CachedAttention, DecodeAttention, RecurrentStep, ChooseByIndex, AttendChosen),
+)
 """Operations of a decode step that take several tokens of each slot."""

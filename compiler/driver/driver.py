@@ -52,7 +52,6 @@ from sscc.compiler.frontend.capture import (
     governed_attentions,
     layer_count,
     program_constants,
-    stateful_operators,
     vocabulary,
 )
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
@@ -70,12 +69,9 @@ from sscc.compiler.frontend.model_config import (
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import lost_scores, position_biases
-from sscc.compiler.frontend.recurrent_functions import RECURRENCE
 from sscc.compiler.frontend.rules import CapturedRule, capture_rule
-from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.special_tokens import check_vocabulary
-from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.interpret.signatures import program_signature, query_heads
 from sscc.compiler.options.compile_options import CompileOptions, ProgramShape
@@ -153,10 +149,6 @@ class CompilationErrors(ErrorKind):
     )
     NOT_CAPTURED = UnsupportedError, "{model} cannot be compiled: {cause}"
     NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
-    NOT_VERIFIED = (
-        UnsupportedError,
-        "--verify {drafted} does not support models whose layers choose rows by an index: leave --verify out",
-    )
     ALIBI_ROWS = (
         UnsupportedError,
         "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K contain "
@@ -484,7 +476,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
         assert checkpoint.program is not None
         return capture(
             checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context,
-            check=lambda prefill: _check_verified(prefill, shape.geometry), drafted=shape.geometry.spare,
+            drafted=shape.geometry.spare,
         )  # fmt: skip
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
@@ -505,7 +497,6 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
         check_windows(prefill, lambda layer: (layer_window(config, layer, context), window_field(config, layer)))
         check_softcaps(prefill, attention_softcaps(config))
         check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
-        _check_verified(prefill, shape.geometry)
 
     try:
         return capture(
@@ -519,13 +510,6 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
                 model=config.model_type, reasons=reasons, cause=error
             ) from error
         raise CompilationErrors.NOT_CAPTURED(model=config.model_type, cause=error) from error
-
-
-def _check_verified(prefill: Captured, geometry: Geometry) -> None:
-    """Refuse steps of several tokens for a model whose layers choose rows by an index."""
-    kept = {operator.target for operator in OPERATORS} - {SHORT_CONVOLUTION.target, RECURRENCE.target}
-    if geometry.spare and any(target in kept for _, target in stateful_operators(prefill)):
-        raise CompilationErrors.NOT_VERIFIED(drafted=geometry.spare)
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:

@@ -30,34 +30,36 @@ def _choose_by_index(op: ir.Operation, b: Builder) -> Several:
         x = {**x, "keys": _written(x["keys"], x["new_key"], x["position"])}
         end = int(x["start"]) + shape[2]
         chosen = torch.full(shape, -1)
-        for slot, token in (x["position"] >= 0).nonzero().tolist():
-            position = int(x["position"][slot, token])
+        for step, token in (x["position"] >= 0).nonzero().tolist():
+            position = int(x["position"][step, token])
             if position >= end:
                 undefined(IndexUndefinedErrors.TOO_FEW_KEYS, position=position, rows=end)
-            scores = _scores(x, slot, token, position + 1, b.types)
+            scores = _scores(x, step, token, position + 1, b.types)
             for choice, of_choice in enumerate(scores):
                 picked = _picked(of_choice, shape[3], block, local)
-                chosen[slot, choice, token, : len(picked)] = picked
+                chosen[step, choice, token, : len(picked)] = picked
         return chosen, x["keys"]
 
     return named(op, choose)
 
 
 def _written(store: Tensor, new: Tensor, position: Tensor) -> Tensor:
-    """Return a store [B, Hkv, T, ..] with the new rows [B, Hkv, S, ..] of tokens at their positions [B, S]."""
-    result = store.clone()
-    for slot, token in (position >= 0).nonzero().tolist():
-        if int(position[slot, token]) >= store.shape[2]:
-            undefined(IndexUndefinedErrors.BEYOND_ROWS, row=int(position[slot, token]), rows=store.shape[2])
-        result[slot, :, int(position[slot, token])] = new[slot, :, token]
+    """Return a store [B, Hkv, T, ..] with the new rows [Q, Hkv, S, ..] of tokens at their positions [Q, S]."""
+    result, per_slot = store.clone(), len(new) // len(store)
+    for step, token in (position >= 0).nonzero().tolist():
+        row = int(position[step, token])
+        if row >= store.shape[2]:
+            undefined(IndexUndefinedErrors.BEYOND_ROWS, row=row, rows=store.shape[2])
+        result[step // per_slot, :, row] = new[step, :, token]
     return result
 
 
-def _scores(x: Operands, slot: int, token: int, count: int, types: Types) -> Tensor:
+def _scores(x: Operands, step: int, token: int, count: int, types: Types) -> Tensor:
     """Return the scores [Hc, count] of the first positions of a slot for one of its tokens."""
-    query, keys = (rows.to(types.accumulate) for rows in (x["query"][slot, token], x["keys"][slot, 0, :count]))
+    slot = step // (len(x["query"]) // len(x["keys"]))
+    query, keys = (rows.to(types.accumulate) for rows in (x["query"][step, token], x["keys"][slot, 0, :count]))
     products = query @ keys.T
-    return x["weight"][slot, token][None].to(products.dtype) @ products.relu() if "weight" in x else products
+    return x["weight"][step, token][None].to(products.dtype) @ products.relu() if "weight" in x else products
 
 
 def _picked(scores: Tensor, most: int, block: int, local: int) -> Tensor:
@@ -86,18 +88,19 @@ def _attend_chosen(op: ir.Operation, b: Builder) -> Several:
         group = out.shape[1] // kv_heads
         if int(x["chosen"].max()) >= rows:
             undefined(IndexUndefinedErrors.BEYOND_ROWS, row=int(x["chosen"].max()), rows=rows)
-        for slot in range(slots):
+        for step in range(len(out)):
+            slot = step // (len(out) // slots)
             for head in range(kv_heads):
                 heads = slice(head * group, (head + 1) * group)
                 own = Scoring(scoring.scale, scoring.softcap, None if sinks is None else sinks[heads])
-                choices = x["chosen"][slot, head * x["chosen"].shape[1] // kv_heads]
+                choices = x["chosen"][step, head * x["chosen"].shape[1] // kv_heads]
                 for token, choice in enumerate(choices):
                     picked = choice[choice >= 0]
                     if len(picked):
                         key, *values = (decoded(store[slot, head, picked], row_format) for store in stores.values())
                         value = [*values, key][0][:, :width]
-                        query = x["query"][slot, heads, token, None]
-                        out[slot, heads, token, None], _ = attention(
+                        query = x["query"][step, heads, token, None]
+                        out[step, heads, token, None], _ = attention(
                             query, key[None], value[None], own, None, b.types
                         )
         return out, *stores.values()

@@ -48,6 +48,7 @@ from sscc.runtime.session.speculation import Speculation
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CONTEXT, SHAPE, SMALL, Artifacts, loaded, opened
 from tests.compiler.test_chunked_layers import LLAMA4
+from tests.compiler.test_learned_indexes import CONFIGS as INDEXED
 from tests.compiler.test_recurrent_states import CONFIGS as RECURRENT
 from tests.compiler.test_recurrent_states import STATES
 from tests.errors import check, raises, reported
@@ -75,6 +76,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         **SHAPE, num_hidden_layers=2, head_dim=8, sliding_window=10, num_local_experts=3, num_experts_per_tok=2
     ),
     **RECURRENT,
+    **{f"index {name}": config for name, config in INDEXED.items()},
 }  # fmt: skip
 SPARE = replace(SMALL, spare=DRAFTED)
 WAYS: dict[str, Geometry] = {
@@ -143,7 +145,8 @@ def check_verified(session: Session, lengths: tuple[int, ...], tolerance: float 
     ("family", "way"),
     [("llama", "small"), ("llama", "indexed"), ("llama", "budgets"), ("gemma3", "int8"), ("latent", "small"),
      ("chunked", "small"), ("shared", "small"), ("sinks", "small"), ("convolution", "small"),
-     *((family, "small") for family in (*STATES, "lightning", "side by side"))],
+     *((family, "small") for family in (*STATES, "lightning", "side by side")),
+     *((f"index {family}", "small") for family in INDEXED)],
 )  # fmt: skip
 def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifacts: Artifacts) -> None:
     """Prompts that overflow the budget, fill the ring partly, and nearly nothing; bit for bit on the native one."""
@@ -154,7 +157,8 @@ def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifact
 
 @pytest.mark.parametrize(
     ("family", "way"),
-    [("llama", "indexed"), ("gemma3", "int8"), ("convolution", "small"), *((family, "small") for family in STATES)],
+    [("llama", "indexed"), ("gemma3", "int8"), ("convolution", "small"), ("index blocks", "small"),
+     *((family, "small") for family in STATES)],
 )
 def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: str, artifacts: Artifacts) -> None:
     for length in (30, 12):
@@ -168,7 +172,7 @@ def test_levels_agree(level: int, artifacts: Artifacts) -> None:
     check_verified(opened(artifacts("llama", "small", level)), (30, 5))
 
 
-@pytest.mark.parametrize("family", ["llama", "convolution", "delta", "mamba"])
+@pytest.mark.parametrize("family", ["llama", "convolution", "delta", "mamba", "index latent"])
 def test_the_reference_interpreter_agrees(family: str, artifacts: Artifacts) -> None:
     """It computes products of more rows in another order."""
     check_verified(opened(artifacts(family), "reference"), (30, 5), tolerance=5e-5)

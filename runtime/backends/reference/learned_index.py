@@ -32,21 +32,22 @@ def choose_by_index(
     if int(position.max()) >= end:
         raise ReferenceChoiceErrors.TOO_FEW_KEYS(position=int(position.max()), keys=end)
     _write(keys, new_key, position)
-    for slot in range(query.shape[0]):
-        for token, last in enumerate(position[slot].tolist()):
+    per_slot = query.shape[0] // keys.shape[0]
+    for step in range(query.shape[0]):
+        for token, last in enumerate(position[step].tolist()):
             if last < 0:
                 continue
-            scores = query[slot, token].to(wide) @ keys[slot, 0, : last + 1].to(wide).T
+            scores = query[step, token].to(wide) @ keys[step // per_slot, 0, : last + 1].to(wide).T
             if weight is not None:
-                scores = weight[slot, token].to(wide)[None] @ scores.clamp(min=0)
-            _choose(scores, chosen[slot, :, token], block, local)
+                scores = weight[step, token].to(wide)[None] @ scores.clamp(min=0)
+            _choose(scores, chosen[step, :, token], block, local)
 
 
 def _write(store: Tensor, new: Tensor, position: Tensor) -> None:
-    """Write the rows [B, Hkv, S, ..] of tokens to a store [B, Hkv, T, ..] at their positions [B, S]."""
-    rows = as_stored(new, store)
-    for slot, token in (position >= 0).nonzero().tolist():
-        store[slot, :, position[slot, token]] = rows[slot, :, token]
+    """Write the rows [Q, Hkv, S, ..] of tokens to a store [B, Hkv, T, ..] at their positions [Q, S]."""
+    rows, per_slot = as_stored(new, store), new.shape[0] // store.shape[0]
+    for step, token in (position >= 0).nonzero().tolist():
+        store[step // per_slot, :, position[step, token]] = rows[step, :, token]
 
 
 def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
@@ -79,13 +80,14 @@ def attend_chosen(
     kv_heads = k_store.shape[1]
     sinks = scoring.sinks_of(kv_heads)
     queries, outs = (side.unflatten(1, (kv_heads, -1)) for side in (query, out))
-    for slot in range(query.shape[0]):
+    for step in range(query.shape[0]):
+        slot = step // (query.shape[0] // k_store.shape[0])
         for head in range(kv_heads):
             sides = (k_store[slot, head], None if v_store is None else v_store[slot, head])
-            choices = chosen[slot, head * chosen.shape[1] // kv_heads]
+            choices = chosen[step, head * chosen.shape[1] // kv_heads]
             for token, choice in enumerate(choices):
-                target, own = outs[slot, head, :, token], None if sinks is None else sinks[head]
-                of_token = queries[slot, head, :, token].to(wide)
+                target, own = outs[step, head, :, token], None if sinks is None else sinks[head]
+                of_token = queries[step, head, :, token].to(wide)
                 target.copy_(_attend(of_token, sides, choice, target.shape[1], own, scoring))
 
 

@@ -164,7 +164,7 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
     def emit(group: UnitAttention) -> None:
         f, unit = group.f, group.unit
         choice = unit.head * choices // attention.kv_heads
-        chosen = address(f, group.operands[step.chosen], unit.slot, choice, unit.token)
+        chosen = address(f, group.operands[step.chosen], unit.query, choice, unit.token)
         with f.loop(0, topk, LANES, [f.constant(0)]) as loop:
             exists = f.first_lanes(topk - loop.index)
             positions = f.load_masked(chosen + loop.index * 8, exists, vector(I64, LANES))

@@ -37,7 +37,7 @@ def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], featur
     """Lower `ChooseByIndex` (see the module docstring). A position beyond the readable keys is reported."""
     check_rows(step, operands, step.chosen)
     choice = _Choice(step, operands, features)
-    tokens, slices, kept = choice.slots * choice.tokens, choice.slices, align(choice.choices * choice.key_bytes)
+    tokens, slices, kept = choice.queries * choice.tokens, choice.slices, align(choice.choices * choice.key_bytes)
     scoring, choosing = choice.scoring, choice.choosing
     writing = writing_phase(step.position, [(step.new_key, step.keys)], operands)
 
@@ -67,16 +67,20 @@ class _Choice:
     """Sizes of a selection.
 
     Attributes:
-        tokens, choices: tokens of a slot, and selections of each token.
+        queries, tokens: tokens of a step, of which each slot has `per_slot`, and tokens of each in a chunk.
+        choices: selections of each token.
         slices: units that share the positions of a token.
         key_bytes: bytes of the sort keys of one selection.
     """
     def __init__(self, step: ChooseByIndex, meta: dict[str, Meta], features: Features) -> None:
-        (self.slots, self.tokens, self.heads, _), (_, _, self.positions, _) = meta[step.query][0], meta[step.keys][0]
+        (self.queries, self.tokens, self.heads, _), (slots, _, self.positions, _) = (
+            meta[name][0] for name in (step.query, step.keys)
+        )
+        self.per_slot = self.queries // slots
         _, self.choices, _, self.topk = meta[step.chosen][0]
         self.step, self.keys = step, Block.of(meta, step.keys, step.query, self.heads, features)
         chunks = -(-self.positions // CHUNK)
-        self.slices = max(1, min(-(-ATTENTION_UNITS // (self.slots * self.tokens)), chunks))
+        self.slices = max(1, min(-(-ATTENTION_UNITS // (self.queries * self.tokens)), chunks))
         self.key_bytes = topk.key_bytes(chunks * CHUNK)
         self.blocks, self.room = -(-self.positions // step.block), self.topk // step.block
         self.scoring = ScratchPieces(logits=self.heads * CHUNK * 4, keys=self.keys.scratch.nbytes)
@@ -93,9 +97,10 @@ class _Token:
 
     def __init__(self, choice: _Choice, context: Context, number: Value) -> None:
         self.f, self.choice, self.step, self.context = context.f, choice, choice.step, context
-        self.slot, self.token = number // choice.tokens, number % choice.tokens
+        self.query, self.token = number // choice.tokens, number % choice.tokens
+        self.slot = self.query // choice.per_slot
         f, step = self.f, self.step
-        position = load_element(f, context.operands[step.position], self.slot, self.token)
+        position = load_element(f, context.operands[step.position], self.query, self.token)
         most = f.min(context.scalars[step.start] + choice.tokens, choice.positions)
         report_index(f, position >= most)
         self.count = f.select(position < most, f.max(position + 1, 0), 0)
@@ -106,7 +111,7 @@ class _Token:
         f, choice, step = self.f, self.choice, self.step
         query, rows = self.context.operands[step.query], self.context.operands[step.keys]
         queries = GroupQueries(f, choice.keys, at["keys"])
-        queries.put(address(f, query, self.slot, self.token), row_bytes(query), query.dtype)
+        queries.put(address(f, query, self.query, self.token), row_bytes(query), query.dtype)
         chunks = f.ceildiv(self.count, CHUNK)
         with f.loop(chunks * part // choice.slices, chunks * (part + 1) // choice.slices) as chunk:
             first = chunk.index * CHUNK
@@ -128,7 +133,7 @@ class _Token:
 
         if not self.step.weight:
             return [products(head) for head in range(heads)]
-        weights = address(f, self.context.operands[self.step.weight], self.slot, self.token)
+        weights = address(f, self.context.operands[self.step.weight], self.query, self.token)
         with f.loop(0, heads, 1, [f.splat(0.0)]) as head:
             weight = f.broadcast(f.load(weights + head.index * 4, F32), LANES)
             head.carry(f.fma(f.max(products(head.index), 0.0), weight, head.state[0]))
@@ -138,7 +143,7 @@ class _Token:
         """Write the token's choices: all positions if they are not more than it may choose."""
         f, choice = self.f, self.choice
         for one in range(choice.choices):
-            target = address(f, self.context.operands[self.step.chosen], self.slot, one, self.token)
+            target = address(f, self.context.operands[self.step.chosen], self.query, one, self.token)
             few = self.count <= choice.topk
             with f.when(few):
                 topk.put_all(f, target, 0, self.count, choice.topk)
