@@ -91,7 +91,15 @@ class GeometryErrors(ErrorKind):
         "a step fetches {fetch} rows of topk = {topk} from the store, it must fetch 1 .. topk: change --kv-fetch, or "
         "leave it out for no limit",
     )
-    SPARE = UsageError, "a cache with {spare} spare rows keeps the rows of all positions, which needs none"
+    SPARE_FETCH = (
+        UsageError,
+        "steps with {spare} drafted tokens (--verify) cannot limit the rows that they fetch (--kv-fetch {fetch}): "
+        "leave one of them out",
+    )
+    SPARE_RECENT = (
+        UsageError,
+        "a ring of {recent} rows (--kv-recent) must have more rows than a step has drafted tokens (--verify {spare})",
+    )
     BUDGET = (
         UsageError,
         "a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {rows} rows: raise --kv-budget or "
@@ -257,8 +265,10 @@ class Geometry:
             raise GeometryErrors.WINDOW_RING(
                 window=self.window, sink=self.sink, recent=self.recent, topk=self.topk
             )
-        if self.spare and self.keeps_all:
-            raise GeometryErrors.SPARE(spare=self.spare)
+        if self.spare and self.fetch is not None:
+            raise GeometryErrors.SPARE_FETCH(spare=self.spare, fetch=self.fetch)
+        if self.spare and self.by_query and self.recent <= self.spare:
+            raise GeometryErrors.SPARE_RECENT(recent=self.recent, spare=self.spare)
         if self.window_stride not in (None, self.window or None):
             raise GeometryErrors.WINDOW_STRIDE(window=self.window, stride=self.window_stride)
         if self.indexed and not min(self.layer_topk, default=self.topk):

@@ -129,6 +129,11 @@ def _candidates(n: Sizes) -> int:
     return max(min(n["live"], n["T"]) - n["sink"] - n["recent"], 0)
 
 
+def _candidates_of_all(n: Sizes) -> int:
+    """Return the number of candidates of all tokens of a slot."""
+    return _new(n) * _candidates(n)
+
+
 def _chosen(n: Sizes) -> int:
     """Return the number of rows of a store that a step attends to."""
     return min(n["topk"], _candidates(n))
@@ -137,6 +142,11 @@ def _chosen(n: Sizes) -> int:
 def _fetched(n: Sizes) -> int:
     """Return the number of rows of a store that a step fetches, with or without a limit."""
     return min(n["fetch"] or n["topk"], _candidates(n))
+
+
+def _fetched_by_all(n: Sizes) -> int:
+    """Return the number of rows of a store that all tokens of a slot fetch."""
+    return _new(n) * _fetched(n)
 
 
 def _resident(n: Sizes) -> int:
@@ -156,6 +166,11 @@ def latent_fits(n: Sizes, first: int) -> bool:
     """Return True if latent rows of L numbers give keys of D numbers: their first P numbers give the N columns from
     `first` on, the rest are the other columns."""
     return n["L"] == n["P"] + n["D"] - n["N"] and 0 <= first <= n["D"] - n["N"]
+
+
+def index_fits(n: Sizes) -> bool:
+    """Return True if the indices of all segments have rows for each slot, or for each token."""
+    return all(size in (n["B"], n["Q"]) for name, size in n.items() if name.startswith("Slots"))
 
 
 def recurrence_fits(n: Sizes) -> bool:
@@ -348,6 +363,9 @@ class Validity(Op):
     position mod recent + 1; none for an inactive slot. Without spare rows this is row < min(position + 1, sink + topk +
     recent), or row <= position mod recent.
 
+    If queries select, the cache is sinks and ring alone, as with a topk of 0, and the K rows behind it are those that a
+    query selects: the first min(position + 1 - sink - recent, K) of them are visible.
+
     With an `index` of selected rows that replace rows sink .. sink + K - 1 of the cache, N = R + K and the last K rows
     are those of the index. If row sink + j is visible and index[b, 0, j] is not negative, row R + j is visible in its
     place. An index is negative in all KV heads or in none.
@@ -409,16 +427,17 @@ class QuantizeRows(Op):
     out: Annotated[str, Operand("B Hkv J D:encoded", "write")]
 
 
-SegmentIndex = Annotated[str, Operand("B Hkv R:i64", "read", optional=True)]
+SegmentIndex = Annotated[str, Operand("Slots Hkv R:i64", "read", optional=True)]
 
 
 @dataclass(frozen=True)
 class Segment(Group):
     """Rows that attention covers, and those of them that each slot sees. Without an index they are the rows of `key`
     and `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, or zeros if that is
-    negative. Without `value` the first Dv numbers of a key are its value (latent rows). Only visible rows are read."""
+    negative. The index may also have rows for each token, [Q, Hkv, R]. Without `value` the first Dv numbers of a key
+    are its value (latent rows). Only visible rows are read."""
 
-    own, alike = ("R", "T"), {"index": {"T": "R"}}
+    own, alike = ("R", "T", "Slots"), {"index": {"T": "R"}}
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_rows, by="index", fetched=True)]
     value: Annotated[
         str,
@@ -560,25 +579,26 @@ class QuantizeKeys(Op):
 
 @dataclass(frozen=True)
 class QuantizedKeyScores(Op):
-    """Scores of each slot's query by quantized keys, per query head (`sscc.ir.quantized_keys.logits`), for the
-    candidate positions sink <= t < position[b] + 1 - recent. Other scores are not written, and none for an inactive
-    slot. Quantized keys of 16 bits are keys, E = D floats without scales: the scores are the scaled products in f32."""
+    """Scores of each token's query by quantized keys, per query head (`sscc.ir.quantized_keys.logits`), for the
+    candidate positions sink <= t < position[q] + 1 - recent. Other scores are not written, and none for an inactive
+    token. Quantized keys of 16 bits are keys, E = D floats without scales: scores are the scaled products in f32."""
 
     op, kind = "quantized_key_scores", "quantized_key_scores"
     query: Query
     codes: Annotated[
-        str, Operand("B Hkv T E:quantized_key", "read", along="T", reads=_candidates, by="position", fetched=True)
+        str,
+        Operand("B Hkv T E:quantized_key", "read", along="T", reads=_candidates_of_all, by="position", fetched=True),
     ]
     scales: Annotated[
         str,
         Operand(
-            "B Hkv T 1:bf16", "read", along="T", reads=_candidates, by="position", fetched=True, optional=True,
+            "B Hkv T 1:bf16", "read", along="T", reads=_candidates_of_all, by="position", fetched=True, optional=True,
             omissible=True,
         ),
     ]  # fmt: skip
     position: PerSlot
     active: Active
-    scores: Annotated[str, Operand("B H T:f32", "part", along="T", writes=_candidates)]
+    scores: Annotated[str, Operand("Q H T:f32", "part", along="T", writes=_candidates)]
     scale: Scale
     sink: Sink
     recent: Recent
@@ -588,26 +608,27 @@ class QuantizedKeyScores(Op):
 
 @dataclass(frozen=True)
 class ChooseRows(Op):
-    """The positions that a step attends to besides sinks and ring, per slot and KV head.
+    """The positions that a step attends to besides sinks and ring, per token and KV head.
 
-    With n = position[b] + 1, take each query head's softmax over its `scores` of the candidates sink <= t < n - recent
-    and its scores of the rows of sinks and ring, row < min(n, SR) of `key`; average it over the heads of a group;
-    select the K candidates with the largest values, ties to the lower position. Positions are returned in ascending
-    order, followed by -1; all are -1 for an inactive slot. In f32.
+    With n = position[q] + 1, take each query head's softmax over its `scores` of the candidates sink <= t < n - recent
+    and its scores of the rows of sinks and ring that it sees (`Validity`), of `key`; average it over the heads of a
+    group; select the K candidates with the largest values, ties to the lower position. Positions are returned in
+    ascending order, followed by -1; all are -1 for an inactive token. In f32.
     """
 
     op, kind, stored = "choose", "choose_rows", True
     query: Query
     key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
-    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    scores: Annotated[str, Operand("Q H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
     position: PerSlot
     active: Active
-    selected: Annotated[str, Operand("B Hkv K:i64", "write")]
+    selected: Annotated[str, Operand("Q Hkv K:i64", "write")]
     scale: Scale
     sink: Sink
     recent: Recent
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    spare: Spare = 0
 
 
 @dataclass(frozen=True)
@@ -627,7 +648,7 @@ class FetchRows(Op):
     op, kind, stored = "fetch", "fetch_rows", True
     query: Query
     key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
-    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    scores: Annotated[str, Operand("Q H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
     k_store: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
     v_store: Annotated[
         str,
@@ -870,8 +891,8 @@ class QueryAttention(Op):
     """One decode step over sinks, ring and the rows that its query selects, with all its writes, fused.
 
     It is `DecodeAttention` over the rows of the cache, which are only sinks and ring, together with the rows of
-    `k_store` and `v_store` that `ChooseRows` selects by `QuantizedKeyScores`. For every active slot `new_key` and
-    `new_value` are also written to row position[b] of the stores, and the quantized key of `new_key` to that row of
+    `k_store` and `v_store` that `ChooseRows` selects by `QuantizedKeyScores`. For every active token `new_key` and
+    `new_value` are also written to row position[q] of the stores, and the quantized key of `new_key` to that row of
     `codes` and `scales` (for quantized keys of 16 bits the key itself, to `codes` with E = D, without scales). A
     position is not a candidate in the step that writes it. Each quantized key is read once. Either all rows of cache
     and store are encoded or none; quantized keys are made from keys before they are encoded.
@@ -891,27 +912,29 @@ class QueryAttention(Op):
     v_cache: PerhapsValueCache
     k_store: Annotated[
         str,
-        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_new, by="position"),
+        Operand(
+            "B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched_by_all, writes=_new, by="position"
+        ),
     ]
     v_store: Annotated[
         str,
         Operand(
-            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_new, by="position",
-            optional=True, omissible=True, value_of="k_store",
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched_by_all, writes=_new,
+            by="position", optional=True, omissible=True, value_of="k_store",
         ),
     ]  # fmt: skip
     codes: Annotated[
         str,
         Operand(
-            "B Hkv T E:quantized_key", "update", updated="coded", along="T", reads=_candidates, writes=_new,
+            "B Hkv T E:quantized_key", "update", updated="coded", along="T", reads=_candidates_of_all, writes=_new,
             by="position",
         ),
     ]  # fmt: skip
     scales: Annotated[
         str,
         Operand(
-            "B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_new, by="position",
-            optional=True, omissible=True,
+            "B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates_of_all, writes=_new,
+            by="position", optional=True, omissible=True,
         ),
     ]  # fmt: skip
     position: PerSlot
@@ -953,6 +976,7 @@ class QueryAttention(Op):
     fetch: Fetch = 0
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    spare: Spare = 0
 
 
 @dataclass(frozen=True)
@@ -1091,5 +1115,6 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
 
 SEVERAL_TOKENS: tuple[type[Op], ...] = (
     *(UpdateRows, Validity, CachedAttention, DecodeAttention, RecurrentStep, ChooseByIndex, AttendChosen),
+    *(QuantizedKeyScores, ChooseRows, QueryAttention),
 )
 """Operations of a decode step that take several tokens of each slot."""

@@ -446,7 +446,8 @@ def _member(record: type[Group], names: tuple[str, ...], number: int, name: str)
         def within(n: Sizes) -> int:
             assert count is not None
             before = n.get("R", 0) + sum(n.get(f"R{other}", 0) for other in range(number))
-            return count({**n, **{letter: n[own(letter)] for letter in record.own}, "before": before})
+            letters = {letter: n[own(letter)] for letter in record.own if own(letter) in n}
+            return count({**n, **letters, "before": before})
 
         return None if count is None else within
 

@@ -286,7 +286,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
     newest = parts[2 * streams]["new"]
     quantized = (newest, [newest]) if quantized_key is None else (quantized_key.operands[0], quantized_key.results)
     key, new_quantized_keys = quantized
-    rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
+    rows, topk = kv.geometry_of(attention).cache_rows, kv.geometry_of(attention).topk
     validity = masks[0].validity
     bound = kv.operands_of(validity)
     fits = (

@@ -77,7 +77,7 @@ class QueryThreader(IndexedThreader):
     def _query_attention(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return attention whose second segment are the rows that the query chooses, of all that the slot has."""
         attended = Attended.by(self.attention, values)
-        query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
+        query, g, count = attended.query, self.geometry, len(self.streams)
         *states, position, base, active = added
         now, stores, quantized_keys, residents = parted(states, [count, count, len(self.quantized_keys())])
         stored = [*stores, *quantized_keys]
@@ -89,7 +89,7 @@ class QueryThreader(IndexedThreader):
             now = [kv.UpdateRows(cache, new, row, active, cache.type).updated for cache, new in caches]
             new_rows = zip(stored, (*rows, *new_quantized_keys), strict=True)
             stored = [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in new_rows]
-        flags = tensor_type([batch, g.covered_rows], ir.IntegerType.get_signless(1))
+        flags = tensor_type([position.type.shape[0], g.covered_rows], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, base, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
         asking, sinks = self.of_all_heads(query, attended.sinks)

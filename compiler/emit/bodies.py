@@ -434,6 +434,10 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
             ("valid", "andi", ["written", "in1"], "i1"),
         ]
 
+    if g.spare and g.by_query:
+        e.vector((slots, g.cache_rows), masks, out, _seen_of_ring(g, 0, 0))
+        e.vector((slots, g.topk), masks, out, _seen_of_chosen(g), g.cache_rows)
+        return
     e.vector((slots, g.covered_rows), masks, out, seen(0))
     if "index" in operands:
         index = sch.Access(e.name(operands["index"]), ((1, 0, 0), (0, 0, 0), (0, 1, 0)))
@@ -477,6 +481,17 @@ def _seen_of_ring(g: Geometry, first: int, topk: str | int) -> list[tuple[Any, .
         ("fixed", "cmpi_slt", ["least", "base"], "i1"),  # a row before the ring, or a position before it
         ("seen", "select", ["fixed", "written", "in_ring"], "i1"),
         ("valid", "andi", ["seen", "in1"], "i1"),
+    ]
+
+
+def _seen_of_chosen(g: Geometry) -> list[tuple[Any, ...]]:
+    """Return the program that computes whether a query that selects rows sees the selected row number `column`. in0 and
+    in1 are the position and activity of its slot."""
+    return [
+        ("column", "index", [1], "i64"),
+        ("candidates", "subi", ["in0", g.sink_recent - 1], "i64"),
+        ("chosen", "cmpi_slt", ["column", "candidates"], "i1"),
+        ("valid", "andi", ["chosen", "in1"], "i1"),
     ]
 
 

@@ -75,18 +75,30 @@ def validity(
     """Return the rows that the query at `position` [Q] may see, for rings that begin at `base` [Q]: [Q, R] i1, or
     [Q, R + K] if an `index` [B, Hkv, K] names rows that replace some of the cache's."""
     _check_topk(topk, g)
-    row, at, end = torch.arange(g.covered_rows), position[:, None], g.sink + topk + g.ring_rows
-    first = base.clamp(g.sink, g.sink + topk)[:, None]
-    newest = g.written_of_ring(at, first).minimum(end - g.spare - first)
-    age = (at - row).remainder(end - first)
-    in_ring = (row >= first) & (row < end) & (age < newest)
-    seen = torch.where(at < first, row <= at, (row < first) | in_ring) & active[:, None]
+    if g.by_query:
+        return torch.cat([_seen(position, base, active, 0, g), _seen_of_chosen(position, active, g)], 1)
+    seen = _seen(position, base, active, topk, g)
     if index is None:
         return seen
     kept = slice(g.sink, g.sink + g.topk)
     selected = seen[:, kept] & (index[:, 0].repeat_interleave(len(position) // len(index), 0) >= 0)
     seen[:, kept] &= ~selected
     return torch.cat([seen, selected], 1)
+
+
+def _seen(position: Tensor, base: Tensor, active: Tensor, topk: int, g: Geometry) -> Tensor:
+    """Return the rows of the cache that each query sees, [Q, R] i1."""
+    row, at, end = torch.arange(g.cache_rows), position[:, None], g.sink + topk + g.ring_rows
+    first = base.clamp(g.sink, g.sink + topk)[:, None]
+    newest = g.written_of_ring(at, first).minimum(end - g.spare - first)
+    age = (at - row).remainder(end - first)
+    in_ring = (row >= first) & (row < end) & (age < newest)
+    return torch.where(at < first, row <= at, (row < first) | in_ring) & active[:, None]
+
+
+def _seen_of_chosen(position: Tensor, active: Tensor, g: Geometry) -> Tensor:
+    """Return which of the selected rows each query sees, [Q, K] i1: as many as there are candidates."""
+    return (torch.arange(g.topk) <= position[:, None] - g.sink_recent) & active[:, None]
 
 
 def encoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
@@ -187,7 +199,10 @@ def rows_of(segment: Segment, side: str, token: int) -> Tensor:
     valid = segment["valid"][token]
     slot = token // (len(segment["valid"]) // len(segment[side]))
     rows = segment[side][slot]
-    return gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid]
+    if "index" not in segment:
+        return rows[:, valid]
+    index = segment["index"]
+    return gather(rows[None], index[token // (len(segment["valid"]) // len(index))][:, valid])[0]
 
 
 def causal_attention(
@@ -320,9 +335,10 @@ def quantized_keys_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def quantized_key_scores(
     query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry
 ) -> Tensor:
-    """Return the scores of each active slot's query [B, H, 1, D] by the quantized keys of its candidates, [B, H, T]
+    """Return the scores of each active token's query [Q, H, 1, D] by the quantized keys of its candidates, [Q, H, T]
     f32; zeros elsewhere."""
     queries, bits = grouped_numbers(query, codes.shape[1]), selector_of(g).key_bits
+    codes, scales = (rows.repeat_interleave(len(query) // len(rows), 0) for rows in (codes, scales))
     levels = quantized_keys.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
     logits = quantized_keys.logits(*quantized_keys.encode_query(queries), levels, of_rows, bits, scoring.scale)
@@ -333,6 +349,7 @@ def key_scores(
     query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
     """Return the same scores for quantized keys that are the keys [B, Hkv, T, D]."""
+    keys = keys.repeat_interleave(len(query) // len(keys), 0)
     exact = [scores_of(q, rows, scoring, types.accumulate) for q, rows in zip(query, keys, strict=True)]
     return _of_candidates(torch.stack(exact).to(torch.float32), position, active, g)
 
@@ -363,20 +380,22 @@ def choose(
     query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry,
     types: Types,
 ) -> Tensor:  # fmt: skip
-    """Return the positions that each slot attends to besides sinks and ring, [B, Hkv, K]; `key` [B, Hkv, SR, D] has the
+    """Return the positions that each token attends to besides sinks and ring, [Q, Hkv, K]; `key` [B, Hkv, R, D] has the
     rows of these."""
-    selected = torch.full((*key.shape[:2], g.topk), -1)
-    for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
-        weights = masses(query[slot], decoded(key[slot], format_of(g)), scores[slot][:, places], scoring, types)
+    selected, per_slot = torch.full((len(query), key.shape[1], g.topk), -1), len(query) // len(key)
+    seen = _seen(position, position, active, 0, g)
+    for token, places in _candidates_of_tokens(position, active, scores.shape[2], g):
+        near = decoded(key[token // per_slot][:, seen[token]], format_of(g))
+        weights = masses(query[token], near, scores[token][:, places], scoring, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
-        selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
+        selected[token, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
 
 
-def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
-    """Yield the candidates of each slot that has any."""
-    candidates = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
-    return [(slot, places) for slot, places in candidates if len(places)]
+def _candidates_of_tokens(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
+    """Yield the candidates of each token that has any."""
+    candidates = [(token, row.nonzero()[:, 0]) for token, row in enumerate(_candidates(position, active, rows, g))]
+    return [(token, places) for token, places in candidates if len(places)]
 
 
 def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: Types) -> Tensor:
@@ -395,7 +414,7 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
     after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident") if name in x)
     resident, places, *rows = after
     scoring = scoring.with_sinks(x)
-    for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
+    for slot, known in _candidates_of_tokens(x["position"], x["active"], x["scores"].shape[2], g):
         key = decoded(x["key"][slot], format_of(g))
         weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scoring, types)
         for head in range(x["key"].shape[1]):
@@ -633,7 +652,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         else:
             near = fetched({**x, **kept, "key": ring["key"], "scores": scores}, scoring, g, types)
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=False))
-        masks = valid.split([g.sink_recent, g.topk], 1)
+        masks = valid.split([g.cache_rows, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
         out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, format_of(g))
         caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)

@@ -213,6 +213,8 @@ class Checked(Kv.Operation):
                 f"{sizes['H']} heads do not divide into {sizes['G']} groups, or {sizes['N']} decays per head do not "
                 f"fit keys of width {sizes['D']} (1 or {sizes['D']})"
             )
+        if not operations.index_fits(sizes):
+            raise SignatureMismatch("has an index that has rows neither for each slot nor for each token")
         if {"Q", "B"} <= sizes.keys():
             _check_tokens(cls.OPERATION_NAME, sizes["Q"], sizes["B"], geometry)
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):

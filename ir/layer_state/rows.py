@@ -274,10 +274,12 @@ class Rows:
             case operations.QuantizedKeyScores():
                 return {**ring, "bits": g.key_bits}
             case operations.QueryAttention():
-                return {**ring, "topk": g.topk, "bits": g.key_bits, "fetch": g.fetch_rows}
+                return {**ring, "topk": g.topk, "bits": g.key_bits, "fetch": g.fetch_rows, "spare": g.spare}
             case operations.FetchRows():
                 return {**ring, "fetch": g.fetch_rows}
-            case operations.ChooseRows() | operations.Select():
+            case operations.ChooseRows():
+                return {**ring, "spare": g.spare}
+            case operations.Select():
                 return ring
         return {}
 

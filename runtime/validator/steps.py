@@ -36,6 +36,7 @@ class StepProofErrors(ProofKind):
     TOO_FEW_NUMBERS = "it chooses {chosen} of {numbers} numbers"
     FORMAT = "its weights have the unknown format {format!r}: {cause}"
     PARTS = "its parts have rows of {widths!r} bytes, which are not those of {columns} numbers in {format}"
+    INDEX = "an index of its segments has rows neither for each slot nor for each token"
     CHOICES = "it makes {choices} choices for {kv_heads} KV heads, which do not divide into that many groups"
     CHOICE = "it chooses {topk} positions in blocks of {block}, {local} of them local"
     POOL = "it pools with mode {mode!r} and width {width}"
@@ -88,6 +89,8 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.RECURRENCE(
             where=where, heads=sizes["H"], groups=sizes["G"], decays=sizes["N"], numbers=sizes["D"]
         )
+    if not ops.index_fits(sizes):
+        raise StepProofErrors.INDEX(where=where)
     if isinstance(step, ops.AttendChosen) and sizes["Hkv"] % sizes["Hc"]:
         raise StepProofErrors.CHOICES(where=where, choices=sizes["Hc"], kv_heads=sizes["Hkv"])
     if isinstance(step, ops.ChooseByIndex):
@@ -118,7 +121,7 @@ def _check_tokens(step: Any, tokens: int, slots: int, where: str) -> None:
     if tokens % slots or (tokens > slots and not isinstance(step, ops.SEVERAL_TOKENS)):
         names = [record.kind for record in ops.SEVERAL_TOKENS if record.kind]
         raise StepProofErrors.TOKENS(where=where, tokens=tokens, slots=slots, steps=names)
-    if isinstance(step, ops.DecodeAttention) and tokens // slots > step.spare + 1:
+    if hasattr(step, "spare") and tokens // slots > step.spare + 1:
         raise StepProofErrors.SPARE_ROWS(where=where, tokens=tokens // slots, spare=step.spare)
 
 
@@ -176,7 +179,7 @@ def _check_ring(
     sizes: Sizes,
     where: str,
 ) -> None:
-    spare = step.spare if isinstance(step, ops.DecodeAttention) else 0
+    spare = getattr(step, "spare", 0)
     if spare < 0:
         raise StepProofErrors.NEGATIVE_SPARE(where=where, spare=spare)
     ring = step.sink + step.recent + spare

@@ -33,7 +33,7 @@ from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.options.compile_options import CompileOptions, cache_options
 from sscc.compiler.tools.commands import cli
 from sscc.ir.context import mlir
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.runtime.artifact.tensor_files import reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.collectives.group import Group, run_ranks, thread_groups
@@ -84,6 +84,8 @@ WAYS: dict[str, Geometry] = {
     "int8": replace(SPARE, dtype="int8"),
     "indexed": replace(SPARE, rows="indexed"),
     "budgets": SPARE.with_layers((5, 1)),
+    "query": replace(SPARE, rows="indexed", policy="query", key_bits=2),
+    "query exact": replace(SPARE, rows="indexed", policy="query", key_bits=16, dtype="int8"),
 }
 
 
@@ -146,7 +148,9 @@ def check_verified(session: Session, lengths: tuple[int, ...], tolerance: float 
     [("llama", "small"), ("llama", "indexed"), ("llama", "budgets"), ("gemma3", "int8"), ("latent", "small"),
      ("chunked", "small"), ("shared", "small"), ("sinks", "small"), ("convolution", "small"),
      *((family, "small") for family in (*STATES, "lightning", "side by side")),
-     *((f"index {family}", "small") for family in INDEXED)],
+     *((f"index {family}", "small") for family in INDEXED),
+     *((family, "query") for family in ("llama", "gemma3", "latent", "shared", "sinks", "delta")),
+     ("llama", "query exact")],
 )  # fmt: skip
 def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifacts: Artifacts) -> None:
     """Prompts that overflow the budget, fill the ring partly, and nearly nothing; bit for bit on the native one."""
@@ -158,6 +162,7 @@ def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifact
 @pytest.mark.parametrize(
     ("family", "way"),
     [("llama", "indexed"), ("gemma3", "int8"), ("convolution", "small"), ("index blocks", "small"),
+     ("llama", "query"), ("llama", "query exact"),
      *((family, "small") for family in STATES)],
 )
 def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: str, artifacts: Artifacts) -> None:
@@ -167,22 +172,28 @@ def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: st
         assert np.array_equal(several, small_stacks.fed(opened(artifacts(family, f"{way} alone")), prompt, tokens))
 
 
-@pytest.mark.parametrize("level", [0, 1])
-def test_levels_agree(level: int, artifacts: Artifacts) -> None:
-    check_verified(opened(artifacts("llama", "small", level)), (30, 5))
+@pytest.mark.parametrize(("way", "level"), [("small", 0), ("small", 1), ("query", 0), ("query exact", 0)])
+def test_levels_agree(way: str, level: int, artifacts: Artifacts) -> None:
+    check_verified(opened(artifacts("llama", way, level)), (30, 5))
 
 
-@pytest.mark.parametrize("family", ["llama", "convolution", "delta", "mamba", "index latent"])
-def test_the_reference_interpreter_agrees(family: str, artifacts: Artifacts) -> None:
+@pytest.mark.parametrize(
+    ("family", "way"),
+    [*((family, "small") for family in ("llama", "convolution", "delta", "mamba", "index latent")), ("llama", "query"),
+     ("llama", "query exact")],
+)  # fmt: skip
+def test_the_reference_interpreter_agrees(family: str, way: str, artifacts: Artifacts) -> None:
     """It computes products of more rows in another order."""
-    check_verified(opened(artifacts(family), "reference"), (30, 5), tolerance=5e-5)
+    check_verified(opened(artifacts(family, way), "reference"), (30, 5), tolerance=5e-5)
 
 
-@pytest.mark.parametrize("family", ["llama", "delta"])
-def test_the_unfused_algorithm_agrees(family: str, artifacts: Artifacts) -> None:
-    folder = artifacts(family).parent
+@pytest.mark.parametrize(
+    ("family", "way"), [("llama", "small"), ("delta", "small"), ("llama", "query"), ("llama", "query exact")]
+)
+def test_the_unfused_algorithm_agrees(family: str, way: str, artifacts: Artifacts) -> None:
+    folder = artifacts(family, way).parent
     with mlir():
-        module = read_dump(folder / f"{family}.small.f32.graph.mlir")
+        module = read_dump(folder / f"{family}.{way}.f32.graph.mlir")
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
         constants = config_constants(build_model(CONFIGS[family], torch.float32), CONTEXT)
         known = random_model(family).state_dict() | constants
@@ -196,11 +207,13 @@ def test_in_bf16_the_bits_are_the_same(family: str, artifacts: Artifacts) -> Non
     check_verified(opened(artifacts(family, "small", dtype="bf16")), (30, 5))
 
 
-@pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("delta", 2)])
-def test_ranks_agree(family: str, ranks: int, artifacts: Artifacts, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "way", "ranks"), [("llama", "small", 4), ("delta", "small", 2), ("llama", "query", 4)]
+)
+def test_ranks_agree(family: str, way: str, ranks: int, artifacts: Artifacts, tmp_path: Path) -> None:
     """Pairs of four ranks share a KV head, and each has the rows of one slot."""
-    checkpoint = artifacts(family).with_name(f"{family}.f32")
-    shape = cache_options(SPARE) | {"batch": 2, "prefill_chunk": small_stacks.CHUNK}
+    checkpoint = artifacts(family, way).with_name(f"{family}.f32")
+    shape = cache_options(WAYS[way]) | {"batch": 2, "prefill_chunk": small_stacks.CHUNK}
     compile_model(CompileOptions(checkpoint, tmp_path / "cut.rdu", tp=ranks, native_code=False, **shape))
     artifact = loaded(tmp_path / "cut.rdu")
 
@@ -400,3 +413,11 @@ def test_commands_know_steps_of_several_tokens(artifacts: Artifacts, capsys: pyt
     assert plain["verify_steps"] == 0 < drafted["drafted_tokens"]
     error = reported(["run", str(artifacts("llama", "indexed alone")), "--token-ids", "1", "--speculate", "lookup"])
     check(error, SessionErrors.NO_VERIFY)
+
+
+def test_geometries_that_cannot_reject_tokens_are_refused() -> None:
+    with raises(GeometryErrors.SPARE_FETCH, spare=DRAFTED, fetch=2):
+        replace(WAYS["query"], fetch=2)
+    with raises(GeometryErrors.SPARE_RECENT, recent=9, spare=9):
+        replace(WAYS["query"], spare=9)
+    replace(SPARE, spare=9)

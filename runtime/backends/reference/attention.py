@@ -129,7 +129,7 @@ def cached_attention(
     rows."""
     for own in each_token(query, segments[0].key):
         seen = [mask[own] for mask in masks]
-        rows = [segment.seen(mask) for segment, mask in zip(segments, seen, strict=True)]
+        rows = [segment.of_tokens(own, len(query)).seen(mask) for segment, mask in zip(segments, seen, strict=True)]
         keys = [segment.keys for segment in rows]
         values = None if rows[0].value is None else [segment.values for segment in rows]
         out[own] = _attend(query[own], rows[0].key.shape[1], keys, values, seen, out.shape[-1], scoring, wide)
@@ -179,7 +179,7 @@ def decode_attention(
     scoring = Scoring(scale, softcap, sink_logits)
     for own in each_token(query, key):
         seen = [mask[own] for mask in masks]
-        more = [segment.seen(mask) for segment, mask in zip(behind, seen[1:], strict=True)]
+        more = [s.of_tokens(own, len(query)).seen(mask) for s, mask in zip(behind, seen[1:], strict=True)]
         there = [part.seen(seen[0]) for part in selected]
         keys = [_replaced(rows_with(key, new_key, row, active), [(part, part.rows.key) for part in there])]
         keys += [segment.keys for segment in more]
@@ -215,6 +215,12 @@ class SegmentRows:
     def count(self) -> int:
         """Return R."""
         return self.key.shape[2] if self.index is None else self.index.shape[2]
+
+    def of_tokens(self, own: slice, tokens: int) -> SegmentRows:
+        """Return the segment with the index of one token of each slot, if each of all `tokens` has its own."""
+        if self.index is None or len(self.index) != tokens:
+            return self
+        return replace(self, index=self.index[own])
 
     def seen(self, mask: Tensor) -> SegmentRows:
         """Mark rows that a slot does not see (`mask` [B, R]), so that they are not read: they become zeros."""

@@ -20,6 +20,7 @@ from sscc.runtime.backends.reference.attention import (
     SegmentRows,
     decode_attention,
     ring_row,
+    ring_seen,
     rows_seen,
     rows_with,
 )
@@ -73,9 +74,9 @@ def score_quantized_keys(
     wide: torch.dtype,
 ) -> None:
     """Execute the step `QuantizedKeyScores` (see it for shapes)."""
-    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
-        rows = _quantized_keys_at(slot, begin, end, codes, scales)
-        scores[slot, :, begin:end] = _scores(query[slot], rows, bits, Scoring(scale, softcap), wide)
+    for token, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        rows = _quantized_keys_at(token // (len(query) // len(codes)), begin, end, codes, scales)
+        scores[token, :, begin:end] = _scores(query[token], rows, bits, Scoring(scale, softcap), wide)
 
 
 def _quantized_keys_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor | None) -> list[Tensor]:
@@ -111,8 +112,8 @@ def quantized_key_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int
 def _candidates(
     position: Tensor, active: Tensor, sink: int, recent: int, rows: int
 ) -> list[tuple[int, int, int]]:
-    """Yield (slot, begin, end) of the candidates of every active slot that has any. Raises InputError if candidates are
-    beyond the rows of the quantized keys."""
+    """Yield (token, begin, end) of the candidates of every active token that has any. Raises InputError if candidates
+    are beyond the rows of the quantized keys."""
     candidates = []
     for slot in active.nonzero()[:, 0].tolist():
         begin, end = sink, int(position[slot]) + 1 - recent
@@ -140,15 +141,25 @@ def choose_rows(
     sink: int,
     recent: int,
     softcap: float | None = None,
+    spare: int,
     wide: torch.dtype,
 ) -> None:
     """Execute the step `ChooseRows` (see it for shapes)."""
     selected.fill_(-1)
-    scoring = Scoring(scale, softcap, sink_logits)
-    for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
-        candidate_scores, topk = scores[slot, :, begin:end], selected.shape[2]
-        picks = choose(query[slot], numbers(key[slot], query.shape[3]), candidate_scores, topk, scoring, wide)
-        selected[slot, :, : picks.shape[1]] = picks + begin
+    scoring, near = Scoring(scale, softcap, sink_logits), _seen(position, active, sink, recent, spare)
+    for token, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
+        candidate_scores, topk = scores[token, :, begin:end], selected.shape[2]
+        keys = numbers(key[token // (len(query) // len(key))][:, near[token]], query.shape[3])
+        picks = choose(query[token], keys, candidate_scores, topk, scoring, wide)
+        selected[token, :, : picks.shape[1]] = picks + begin
+
+
+def _seen(position: Tensor, active: Tensor, sink: int, recent: int, spare: int) -> Tensor:
+    """Return the rows of sinks and ring that each token sees, [Q, SR] i1."""
+    row, first = ring_row(position, position, sink, 0, recent + spare), torch.full_like(position, sink)
+    number, end = torch.arange(sink + recent + spare), sink + recent
+    newest = (position - first + 1).clamp(max=recent)
+    return ring_seen(number, position, row, first, newest, end + spare) & active[:, None]
 
 
 def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scoring, wide: torch.dtype) -> Tensor:
@@ -157,7 +168,7 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scori
 
     Args:
         query: [H, 1, D].
-        key: [Hkv, SR, D], rows of sinks and ring. All of them hold a position: without that there are no candidates.
+        key: [Hkv, SR, D], the rows of sinks and ring that the query sees.
         scores: [H, n], scores of the candidates.
     """
     mass = masses(query, key, scores, scoring, wide)
@@ -256,38 +267,41 @@ def query_attention(
     bits: int,
     fetch: int,
     softcap: float | None = None,
+    spare: int,
     wide: torch.dtype,
 ) -> None:
     """Execute the step `QueryAttention` (see it for shapes)."""
     check_rows(position[active], k_store.shape[2])
     scoring = Scoring(scale, softcap, sink_logits)
-    selected = torch.full((*key.shape[:2], topk), -1)
+    selected, per_slot = torch.full((len(query), key.shape[1], topk), -1), len(query) // len(key)
     residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
     far = [store for store in (k_store, v_store) if store is not None]
-    row = ring_row(position, position, sink, 0, recent)
+    row = ring_row(position, position, sink, 0, recent + spare)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
-    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+    near = _seen(position, active, sink, recent, spare)
+    for token, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        slot = token // per_slot
         quantized = _quantized_keys_at(slot, begin, end, codes, scales)
-        candidate_scores = _scores(query[slot], quantized, bits, scoring, wide)
-        keys = numbers(ring[slot], query.shape[3])
+        candidate_scores = _scores(query[token], quantized, bits, scoring, wide)
+        keys = numbers(ring[slot][:, near[token]], query.shape[3])
         if residents:
-            mass = masses(query[slot], keys, candidate_scores, scoring, wide)
+            mass = masses(query[token], keys, candidate_scores, scoring, wide)
             update_residents(mass, sink, fetch, [state[slot] for state in (*residents, *far)])
         else:
-            picks = choose(query[slot], keys, candidate_scores, topk, scoring, wide)
-            selected[slot, :, : picks.shape[1]] = picks + begin
-    chosen = SegmentRows(k_store, v_store, selected)
-    if k_resident is not None:
-        chosen = SegmentRows(k_resident, v_resident, places)
-    quantized_key = [new_key] if bits == PLAIN_BITS else quantized_keys_of(new_key, bits)
-    new = [as_stored(new_key, k_store), *quantized_key]
+            picks = choose(query[token], keys, candidate_scores, topk, scoring, wide)
+            selected[token, :, : picks.shape[1]] = picks + begin
+    new_quantized = [new_key] if bits == PLAIN_BITS else quantized_keys_of(new_key, bits)
+    new = [as_stored(new_key, k_store), *new_quantized]
     if new_value is not None and v_store is not None:
         new.insert(1, as_stored(new_value, v_store))
-    seen = rows_seen(position + 1, active, sink + recent + topk, sink + recent + topk)
-    decode_attention(
-        query, new_key, new_value, key, value, k_cache, v_cache, position, active, out, sink_logits, row=row,
-        masks=seen.split([sink + recent, topk], 1), behind=[chosen], scale=scale, softcap=softcap, wide=wide,
-    )  # fmt: skip
     stores = [store for store in (*far, codes, scales) if store is not None]
     for store, rows in zip(stores, new, strict=True):
         update_rows(store, rows, position, active)
+    chosen = SegmentRows(k_store, v_store, selected)
+    if k_resident is not None:
+        chosen = SegmentRows(k_resident, v_resident, places)
+    behind = rows_seen(position + 1 - (sink + recent), active, topk, topk)
+    decode_attention(
+        query, new_key, new_value, key, value, k_cache, v_cache, position, active, out, sink_logits, row=row,
+        masks=[near, behind], behind=[chosen], scale=scale, softcap=softcap, wide=wide,
+    )  # fmt: skip

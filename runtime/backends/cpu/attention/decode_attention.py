@@ -42,7 +42,7 @@ def lower_decode_attention(
     read_key, read_value = (step.k_cache, step.v_cache) if several else (step.key, step.value)
     parts = [Part(read_key, read_value or read_key, "", 0, stored)]
     parts += row_source.parts_of(step.segments, meta, step.sink, in_place=True)
-    parts += row_source.parts_of(behind, meta, stored)
+    parts += row_source.parts_of(behind, meta, stored - step.spare)
     attention = RowAttention(step, parts, meta, features)
     sides = [(step.key, step.new_key, step.k_cache), (step.value, step.new_value, step.v_cache)]
     sides = sides if step.v_cache else sides[:1]

@@ -2,8 +2,8 @@
 
 The fused step consists of the phases of the selection (`row_choice`), then those of `DecodeAttention` over sinks, ring
 and an index in shared scratch. The unit of a slot's first slice also scores sinks and ring, and writes the new row and
-its quantized key, which no unit of this step reads. Work depends on the slot's length; a slot with no more candidates
-than it may choose scores none.
+its quantized key, which no unit of this step reads; with several tokens of a slot another phase writes them first.
+Work depends on the slot's length; a slot with no more candidates than it may choose scores none.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class _Scorer:
             staging=self.rows.staging_bytes,
         )
 
-    def put_queries(self, context: Context, slot: Value, kv_head: Value, at: dict[str, Value]) -> None:
+    def put_queries(self, context: Context, token: Value, kv_head: Value, at: dict[str, Value]) -> None:
         """Store the group's queries in the form that `score` reads."""
         f, query = context.f, context.operands[self.step.query]
-        first, stride = address(f, query, slot, kv_head * self.group), row_bytes(query, 1)
+        first, stride = address(f, query, token, kv_head * self.group), row_bytes(query, 1)
         if self.keys:
             GroupQueries(f, self.keys, at["keys"]).put(first, stride, query.dtype)
             return
@@ -112,31 +112,31 @@ class _Scorer:
 
 @executes(QuantizedKeyScores)
 def lower_quantized_key_scores(step: QuantizedKeyScores, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Lower `QuantizedKeyScores` to one phase in units of (slot, KV head, chunk of candidates).
+    """Lower `QuantizedKeyScores` to one phase in units of (token, KV head, chunk of candidates).
 
     A position beyond the quantized keys is reported.
     """
     check_rows(step, operands)
-    (slots, heads, _, _), (_, kv_heads, limit, _) = operands[step.query][0], operands[step.codes][0]
+    (queries, heads, _, _), (slots, kv_heads, limit, _) = operands[step.query][0], operands[step.codes][0]
     group, chunks = heads // kv_heads, chunks_of(limit, step.sink)
     scorer = _Scorer(step, operands, group, features, 1.0)
     private = scorer.pieces(group * CHUNK * 4)
 
     def score(context: Context) -> None:
         f, scores, at = context.f, context.operands[step.scores], private.at(context.private)
-        with units(context, slots, kv_heads, chunks) as (slot, kv_head, chunk):
+        with units(context, queries, kv_heads, chunks) as (query, kv_head, chunk):
             first = chunk * CHUNK
-            count = f.min(Candidates.of(context, step, slot, limit).candidates - first, CHUNK)
+            count = f.min(Candidates.of(context, step, query, limit).candidates - first, CHUNK)
             with f.when(count > 0):
-                scorer.put_queries(context, slot, kv_head, at)
-                scorer.score(context, slot, kv_head, first + step.sink, count, at)
+                scorer.put_queries(context, query, kv_head, at)
+                scorer.score(context, query // (queries // slots), kv_head, first + step.sink, count, at)
                 for head in range(group):
-                    target = address(f, scores, slot, kv_head * group + head, first + step.sink)
+                    target = address(f, scores, query, kv_head * group + head, first + step.sink)
                     with f.loop(0, count, LANES) as place:
                         logits = f.load(at["logits"] + head * (CHUNK * 4) + place.index * 4, _FLOATS)
                         f.store_masked(logits, target + place.index * 4, f.first_lanes(count - place.index))
 
-    return Lowered((Phase(slots * kv_heads * chunks, score, private.nbytes),))
+    return Lowered((Phase(queries * kv_heads * chunks, score, private.nbytes),))
 
 
 # -------------------------------------------------------------------------------------------------------- the choice
@@ -150,7 +150,7 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
     choice = Choice(step, operands, operands[step.scores][0][2], room, features)
 
     def pick(pair: Pair) -> None:
-        pair.choose(pair.operand(step.selected), room)
+        pair.choose(pair.of_token(step.selected), room)
 
     return Lowered(choice.phases(_given_scores(step), pick, choice.scoring_bytes), choice.shared_bytes)
 
@@ -176,7 +176,7 @@ def _given_scores(step: ChooseRows | FetchRows) -> Callable[[Pair, Value], None]
 
         def logits(first: Value, count: Value) -> None:
             for head in range(pair.choice.group):
-                source = address(f, scores, pair.slot, pair.query_head(head), first + step.sink)
+                source = address(f, scores, pair.query, pair.query_head(head), first + step.sink)
                 target = pair.context.private + head * (CHUNK * 4)
                 with f.loop(0, count, LANES) as place:
                     natural = f.load_masked(source + place.index * 4, f.first_lanes(count - place.index), _FLOATS)
@@ -200,10 +200,10 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     choice = Choice(step, operands, operands[step.codes][0][2], step.topk, features)
     scorer = _Scorer(step, operands, choice.group, features, LOG2E)
     near = ResidentRows(step, choice) if step.fetch else None
-    private = scorer.pieces(choice.scoring_bytes)
-    shape = (choice.slots, choice.kv_heads, step.topk)
+    private, several = scorer.pieces(choice.scoring_bytes), choice.per_slot > 1
+    shape = (choice.queries, choice.kv_heads, step.topk)
     chosen: Meta = (shape, dense_strides(shape), "i64")
-    chosen_bytes = 0 if near else align(choice.slots * choice.kv_heads * step.topk * 8)
+    chosen_bytes = 0 if near else align(choice.pairs * step.topk * 8)
     attention = _attention(step, operands | {_CHOSEN: chosen}, features)
 
     def chosen_in(context: Context) -> Operand:
@@ -216,18 +216,25 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
             ahead = _stream(pair, part, first // CHUNK)
             scorer.score(context, pair.slot, pair.kv_head, first + step.sink, count, at, ahead)
 
-        new = _new_row(pair, step)
-        with f.when(part.eq(0) & (pair.seen.length > 0)):
-            _write_new(pair, step, scorer, new[0])
+        new = None if several else (pair.ring.row, pair.operand(step.k_cache, pair.ring.row))
+        if new is not None:
+            with f.when(part.eq(0) & (pair.seen.length > 0)):
+                _write_new(pair, step, scorer)
         with f.when(pair.chooses):
             with f.when(part.eq(0)):
                 pair.score_ring(new)
             with f.when(part.eq(0) | pair.alone.eq(0)):
-                scorer.put_queries(context, pair.slot, pair.kv_head, at)
+                scorer.put_queries(context, pair.query, pair.kv_head, at)
             pair.score_chunks(part, logits)
 
     def pick(pair: Pair) -> None:
-        pair.choose(address(pair.f, chosen_in(pair.context), pair.slot, pair.kv_head), step.topk)
+        pair.choose(address(pair.f, chosen_in(pair.context), pair.query, pair.kv_head), step.topk)
+
+    def write(context: Context) -> None:
+        with units(context, choice.pairs) as (number,):
+            pair = Pair(choice, context, number)
+            with context.f.when(pair.seen.length > 0):
+                _write_new(pair, step, scorer)
 
     def attend(phase: Phase) -> Phase:
         def emit(context: Context) -> None:
@@ -239,7 +246,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
     picking = near.scratch.nbytes if near else 0
     choosing = choice.phases(score, near.keep if near else pick, private.nbytes, picking)
-    phases = (*choosing, *(attend(phase) for phase in attention.phases))
+    writing = (Phase(choice.pairs, write),) if several else ()
+    phases = (*writing, *choosing, *(attend(phase) for phase in attention.phases))
     return Lowered(phases, choice.shared_bytes + chosen_bytes + attention.shared_bytes)
 
 
@@ -252,7 +260,7 @@ def _attention(step: QueryAttention, operands: dict[str, Meta], features: Featur
         query=step.query, new_key=step.new_key, new_value=step.new_value, key=step.key, value=step.value,
         k_cache=step.k_cache, v_cache=step.v_cache, position=step.position, base="", active=step.active, topk="",
         out=step.out, scale=step.scale, sink=step.sink, recent=step.recent, softcap=step.softcap,
-        sink_logits=step.sink_logits,
+        sink_logits=step.sink_logits, spare=step.spare,
     )  # fmt: skip
     return lower_decode_attention(inner, operands, features, behind)
 
@@ -269,26 +277,20 @@ def _stream(pair: Pair, part: Value, chunk: Value) -> tuple[Value, int] | None:
     return stream.pointer + (pair.first_slice + part) * share + place * (rounds * lines * LINE), lines
 
 
-def _new_row(pair: Pair, step: QueryAttention) -> tuple[Value, Value]:
-    """Return the row of the ring that the step writes: its number, and its address in the cache."""
-    f, position = pair.f, pair.seen.length - 1
-    row = f.select(position < step.sink, position, f.max(position - step.sink, 0) % step.recent + step.sink)
-    return row, pair.operand(step.k_cache, row)
-
-
-def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer, ring_row: Value) -> None:
+def _write_new(pair: Pair, step: QueryAttention, scorer: _Scorer) -> None:
     """Write the new row to the store, its quantized key, and its key to the ring, where it is scored. Attention writes
     the key and value of the ring."""
-    f, operands, place, position = pair.f, pair.context.operands, (pair.slot, pair.kv_head), pair.seen.length - 1
+    f, operands, position = pair.f, pair.context.operands, pair.seen.length - 1
+    source, place = (pair.query, pair.kv_head), (pair.slot, pair.kv_head)
     targets = [(step.new_key, step.k_store, position)]
     if step.v_store:
         targets.append((step.new_value, step.v_store, position))
-    targets.append((step.new_key, step.k_cache, ring_row))
+    targets.append((step.new_key, step.k_cache, pair.ring.row))
     if scorer.keys:
         targets.append((step.new_key, step.codes, position))
     for new, rows, row in targets:
-        put_row(f, operands[new], place, operands[rows], (*place, row))
+        put_row(f, operands[new], source, operands[rows], (*place, row))
     if not scorer.keys:
         codes, scale = (pair.operand(name, position) for name in (step.codes, step.scales))
         key = operands[step.new_key]
-        encode_key(f, key.dtype, key.shape[3], step.bits)(address(f, key, *place), codes, scale)
+        encode_key(f, key.dtype, key.shape[3], step.bits)(address(f, key, *source), codes, scale)

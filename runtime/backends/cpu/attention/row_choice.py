@@ -29,7 +29,7 @@ from sscc.runtime.backends.cpu.attention.combination import (
 )
 from sscc.runtime.backends.cpu.attention.quantized_keys import HEADS
 from sscc.runtime.backends.cpu.attention.scoring import Block, GroupQueries, Scoring
-from sscc.runtime.backends.cpu.attention.visibility import Candidates
+from sscc.runtime.backends.cpu.attention.visibility import Candidates, Ring
 from sscc.runtime.backends.cpu.codegen.approximations import LOG2E, exp2_below, exp2_not_positive
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import ATTENTION_UNITS, LINE
@@ -57,11 +57,13 @@ class Choice:
         topk: number of chosen rows.
 
     Attributes:
-        ring: kernels that score the rows of sinks and ring.
+        key: operand of the rows of sinks and ring.
+        ring: kernels that score these rows.
         ranks: True if few candidates are scored too, because the order in which resident rows are fetched depends on
             scores.
         chunks: maximum number of chunks of a slot's candidates; slices: units per slot and KV head that share them.
-        pairs: number of pairs of slot and KV head.
+        queries: number of tokens of a step, of which each slot has `per_slot`.
+        pairs: number of pairs of token and KV head.
         together: True if the unit that scores a pair also selects for it, with the intermediate data in its own
             scratch.
         kept: data that scoring a pair keeps for the selection: exponentials, peaks and sums of chunks, for each query
@@ -73,12 +75,15 @@ class Choice:
     """
 
     def __init__(self, step: Choosing, meta: dict[str, Meta], rows: int, topk: int, features: Features) -> None:
-        self.slots, self.kv_heads = meta[step.query][0][0], meta[step.key][0][1]
+        self.queries, (slots, self.kv_heads, *_) = meta[step.query][0][0], meta[step.key][0]
+        self.per_slot = self.queries // slots
         self.step, self.rows, self.topk, self.sink = step, rows, topk, step.sink
-        self.ring = Block.of(meta, step.key, step.query, meta[step.query][0][1] // self.kv_heads, features)
+        # New rows of other tokens are in the cache alone.
+        self.key = step.k_cache if isinstance(step, QueryAttention) and self.per_slot > 1 else step.key
+        self.ring = Block.of(meta, self.key, step.query, meta[step.query][0][1] // self.kv_heads, features)
         self.group, self.scoring = self.ring.group, Scoring(step.scale, step.softcap)
         self.ranks = not isinstance(step, ChooseRows) and step.fetch > 0
-        self.chunks, self.pairs = chunks_of(rows, step.sink), self.slots * self.kv_heads
+        self.chunks, self.pairs = chunks_of(rows, step.sink), self.queries * self.kv_heads
         self.slices = max(1, min(-(-ATTENTION_UNITS // self.pairs), self.chunks))
         self.together = self.slices == 1
         self.head_bytes, self.peaks_bytes = self.chunks * CHUNK * 4, -(-self.chunks // LANES) * LINE
@@ -133,7 +138,7 @@ class Choice:
 
 
 class Pair:
-    """Emitter for a slot and KV head. In its context, private scratch begins behind the data kept for the pair.
+    """Emitter for a token and KV head. In its context, private scratch begins behind the data kept for the pair.
 
     Attributes:
         first_slice: number of its first slice among all scoring units.
@@ -148,8 +153,9 @@ class Pair:
         self.f, self.choice, self.number, nbytes = context.f, choice, number, choice.kept.nbytes
         self.context = replace(context, private=context.private + nbytes) if choice.together else context
         self.at = choice.kept.at(context.private if choice.together else context.shared + number * nbytes)
-        self.slot, self.kv_head = number // choice.kv_heads, number % choice.kv_heads
-        self.seen = Candidates.of(context, choice.step, self.slot, choice.rows)
+        self.query, self.kv_head = number // choice.kv_heads, number % choice.kv_heads
+        self.slot = self.query // choice.per_slot
+        self.seen = Candidates.of(context, choice.step, self.query, choice.rows)
         self.first_slice = number * choice.slices
         self.alone = self.first_slice >= context.begin
         self.chosen = context.shared + (choice.pairs * nbytes + number * 8)
@@ -158,6 +164,17 @@ class Pair:
     def operand(self, name: str, *indices: Value | int) -> Value:
         """Return an element of an operand for the slot and KV head."""
         return address(self.f, self.context.operands[name], self.slot, self.kv_head, *indices)
+
+    def of_token(self, name: str, *indices: Value | int) -> Value:
+        """Return an element of an operand for the token and KV head."""
+        return address(self.f, self.context.operands[name], self.query, self.kv_head, *indices)
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of the slot, for the token's position."""
+        f, step = self.f, self.choice.step
+        spare = 0 if isinstance(step, FetchRows) else step.spare
+        return Ring.at(f, self.seen.length - 1, f.constant(step.sink), f.constant(step.sink + step.recent), spare)
 
     def query_head(self, head: int) -> Value:
         """Return the number of a head of the group among all heads."""
@@ -198,20 +215,20 @@ class Pair:
         kernels of attention; learned sinks are included.
 
         Args:
-            new: number of the newest row and a pointer to it, if it is not in `key` yet.
+            new: the newest row and a pointer to it, if it is not in `key` yet.
         """
         f, step, block, operands = self.f, self.choice.step, self.choice.ring, self.context.operands
-        key, query, head = operands[step.key], operands[step.query], self.query_head(0)
+        key, query, head = operands[self.choice.key], operands[step.query], self.query_head(0)
         queries, softmax = GroupQueries(f, block, self.context.private), RowSoftmax(f, block, self.at["ring"])
-        queries.put(address(f, query, self.slot, head), row_bytes(query, 1), query.dtype)
+        queries.put(address(f, query, self.query, head), row_bytes(query, 1), query.dtype)
         softmax.clear(values=False)
         if step.sink_logits is not None:
             softmax.take_sinks(address(f, operands[step.sink_logits], head), operands[step.sink_logits].dtype)
-        rows, first = step.sink + step.recent, f.address_of(self.operand(step.key))
+        rows, first, ring = step.sink + step.recent, f.address_of(self.operand(self.choice.key)), self.ring
         with f.loop(0, rows, block.rows) as loop:
 
             def row_at(entry: Value) -> Value:
-                row = f.min(loop.index + entry, rows - 1)
+                row = ring.row_of(f, f.min(loop.index + entry, rows - 1))
                 at = row * row_bytes(key) + first
                 return at if new is None else f.select(row.eq(new[0]), f.address_of(new[1]), at)
 

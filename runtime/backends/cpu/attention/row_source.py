@@ -135,7 +135,10 @@ def sources_of(
     def source(part: Part, name: str) -> RowSource:
         own = index
         if part.index and not index:
-            own = unit.at(part.index), row_bytes(unit.context.operands[part.index])
+            places = unit.context.operands[part.index]
+            of_slots = places.shape[0] == unit.context.operands[part.key].shape[0]
+            start = address(f, places, unit.slot if of_slots else unit.query, unit.head)
+            own = start, row_bytes(places)
         return RowSource(unit, part, name, own, zeros)
 
     return [(source(part, part.key), source(part, part.value)) for part in parts]

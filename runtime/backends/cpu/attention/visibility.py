@@ -53,14 +53,18 @@ class Ring:
         base = most
         if step.base:
             base = f.min(f.max(load_element(f, operands[step.base], unit.query), step.sink), most)
-        end = most + step.recent
+        return cls.at(f, position, base, most + step.recent, step.spare)
+
+    @classmethod
+    def at(cls, f: Function, position: Value, base: Value, end: Value, spare: int) -> Ring:
+        """Return the ring that begins at row `base`, for the query at a position."""
         visible, ahead = end - base, f.max(position - base, 0)
         number = f.select(position < base, position, ahead % visible + base)
-        if not step.spare:
+        if not spare:
             return cls(number, number, end)
-        row = f.select(position < base, position, ahead % (visible + step.spare) + base)
+        row = f.select(position < base, position, ahead % (visible + spare) + base)
         first = f.select(position < base, end, base)  # before the ring is reached, rows are their numbers
-        return cls(row, number, end, (first, visible + step.spare, visible))
+        return cls(row, number, end, (first, visible + spare, visible))
 
     def row_of(self, f: Function, number: Value) -> Value:
         """Return the row of a visible row's number, or with lanes of several."""
@@ -94,8 +98,8 @@ def share_of(unit: Unit, total: Value) -> tuple[Value, Value]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates of a slot in a step whose query chooses rows: the number of positions that it holds (0 if it is not
-    active), and the number of candidates among them, which are neither sinks nor in the ring."""
+    """Candidates of a token whose query chooses rows: the number of positions up to its own (0 if it is not active),
+    and the number of candidates among them, which are neither sinks nor in the ring."""
 
     length: Value
     candidates: Value
@@ -105,14 +109,14 @@ class Candidates:
         cls,
         context: Context,
         step: ChooseRows | FetchRows | QuantizedKeyScores | QueryAttention,
-        slot: Value,
+        query: Value,
         rows: int,
     ) -> Candidates:
-        """Return the candidates of a slot. An active slot is reported, and holds no positions, if its candidates or, in
-        the fused step, its position exceed `rows`."""
+        """Return the candidates of a token. An active one is reported, and its slot holds no positions, if its
+        candidates or, in the fused step, its position exceed `rows`."""
         f, operands = context.f, context.operands
-        position = load_element(f, operands[step.position], slot)
-        active = load_element(f, operands[step.active], slot).ne(0)
+        position = load_element(f, operands[step.position], query)
+        active = load_element(f, operands[step.active], query).ne(0)
         fused = isinstance(step, QueryAttention)
         exists = (position < rows) & (position >= 0) if fused else position < rows + step.recent
         report_index(f, active & exists.eq(0))
