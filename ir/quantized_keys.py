@@ -6,7 +6,7 @@ otherwise:
 * `x = k R`, with R the normalised Hadamard matrix in Sylvester's order, on blocks of the largest power of two that
   divides D. It spreads outlier dimensions over their block, so that every number of x is approximately Gaussian.
 * `s`, the root mean square of x, rounded to bf16. Each number of x becomes the integer level whose multiple of
-  `STEPS[bits] * s` is nearest. Levels and steps are the Lloyd-Max quantiser of a Gaussian (Max 1960, "Quantizing for
+  `STEPS[bits] * s` is nearest. Levels and steps are the Lloyd-Max quantizer of a Gaussian (Max 1960, "Quantizing for
   minimum distortion") with integer levels; with 2 bits its error is within half a percent of the optimum.
 
 The query is rotated in the same way (R is orthogonal, so products are preserved) and becomes 8-bit codes and one scale,

@@ -134,7 +134,7 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
         if ordered and not _can_reorder(argument, reading):
             count("weights whose columns are needed in their own order")
             continue
-        count("weights quantised")
+        count("weights quantized")
         parts = list(_parts(argument, reading.axis, chosen, ordered))
         added = [block.add_argument(part.type, value.owner.owner.location) for part in parts]
         if ordered:
@@ -360,7 +360,7 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
     return axes[0] if len(axes) == 1 else None
 
 
-# ---------------------------------------------------------------------------------------------------- dequantisation
+# ---------------------------------------------------------------------------------------------------- dequantization
 
 
 def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:

@@ -66,7 +66,7 @@ def open_model(model: object, tokenizer: object = None, *, weights: bool = True)
 
     Raises:
         UsageError: `model` is not a module, or `tokenizer` not a tokenizer.
-        UnsupportedError: not a causal language model of transformers, one that is quantised or on another device, or
+        UnsupportedError: not a causal language model of transformers, one that is quantized or on another device, or
             one that does not compute what its config and weights define.
         InputError: transformers cannot write the config or the tokenizer.
     """

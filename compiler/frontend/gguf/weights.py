@@ -504,7 +504,7 @@ def _pattern(name: str) -> tuple[str, str]:
 
 @cache
 def _is_read(kind: GGMLQuantizationType) -> bool:
-    """Return True if the package dequantises a type."""
+    """Return True if the package dequantizes a type."""
     if kind in PLAIN_TYPES:
         return True
     _, size = GGML_QUANT_SIZES[kind]

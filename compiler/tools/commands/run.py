@@ -436,7 +436,7 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
     golden = artifact.golden()
     if golden is None:
         raise RunErrors.NO_GOLDENS(path=artifact.path)
-    report = replay(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors))
+    report = replay(session, golden, quantized=any(tensor.encoding for tensor in artifact.program.tensors))
     if args.json:
         print(
             json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})

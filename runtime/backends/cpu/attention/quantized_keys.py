@@ -46,7 +46,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import (
 )
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, row_phase
 from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, row_bytes
-from sscc.runtime.backends.cpu.products.quantised_rows import BYTES, sum_quads
+from sscc.runtime.backends.cpu.products.quantized_rows import BYTES, sum_quads
 
 COLUMN_BYTES = 4
 HEADS = 8
