@@ -38,7 +38,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 class QuantizedKeyErrors(ErrorKind):
     """Invalid quantized keys."""
 
-    BITS = UsageError, "quantized keys have {bits} bits, they must have one of {choices}"
+    BITS = UsageError, "bits of quantized keys must be one of {choices}, got {bits}"
     PARTIAL_BYTE = UsageError, "{bits} bits per number do not fill whole bytes for keys of {dim} numbers: use more bits"
 
 

@@ -74,7 +74,7 @@ class AdapterErrors(ErrorKind):
     )
     SHAPE = InputError, "{path}: {tensor!r} has shape {shape}, expected {expected}"
     RANK = InputError, "{path}: {module!r} has rank {rank}, but adapter_config.json states {expected}"
-    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} is {dtype}, it must be f16, bf16 or f32"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} must be f16, bf16 or f32, got {dtype}"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} has a number that is not finite"
     OF_PROGRAM = UsageError, "--lora cannot change the exported program {path}: merge the adapter before the export"
 

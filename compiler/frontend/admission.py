@@ -75,10 +75,10 @@ class AdmissionErrors(ErrorKind):
     )
     BAD_SHARED_LAYERS = (
         InputError,
-        "{model}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers",
+        "{model}: num_kv_shared_layers must be a number below the {layers} layers, got {shared!r:.80}",
     )
-    BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters is {value:.80}, it must be an object"
-    BAD_ROPE_TYPE = InputError, "{model}: rope_type is {value:.80}, it must be a word"
+    BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters must be an object, got {value:.80}"
+    BAD_ROPE_TYPE = InputError, "{model}: rope_type must be a word, got {value:.80}"
     # Reasons of REFUSED, and suspicions for a model that capture refuses.
     APPENDED_TOKENS = (
         UnsupportedError,

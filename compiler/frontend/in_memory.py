@@ -35,7 +35,7 @@ class InMemoryErrors(ErrorKind):
         "{name} is not a model of transformers (PreTrainedModel): export it with torch.export and compile the .pt2, or "
         "unwrap the model inside it (adapters have merge_and_unload)"
     )
-    TOKENIZER = UsageError, "tokenizer is a {form}, it must be one of transformers or tokenizers"
+    TOKENIZER = UsageError, "tokenizer must be one of transformers or tokenizers, got a {form}"
     NOT_SAVED = InputError, "{name} cannot be saved by transformers: {cause}"
     QUANTIZED = UnsupportedError, "{name} is quantized in memory (quantization_config): compile its folder"
     OWN_CLASS = UnsupportedError, "{name} is a user's own class: its changes to {base} would be lost"

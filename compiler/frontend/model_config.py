@@ -56,7 +56,7 @@ class ModelConfigErrors(ErrorKind):
     NO_FILE = InputError, "{path} does not exist{hint}"
     NOT_READABLE = InputError, "{path} cannot be read: {reason}"
     NOT_JSON = InputError, "{origin} is not readable JSON: {cause}"
-    NOT_AN_OBJECT = InputError, "{origin} holds a JSON {type}, it must hold an object"
+    NOT_AN_OBJECT = InputError, "{origin} must hold a JSON object, got a JSON {type}"
     TOO_DEEP = InputError, "{origin} is nested deeper than {depth} levels, or holds over {items} items"
     TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
     ARTIFACT = (
@@ -71,8 +71,8 @@ class ModelConfigErrors(ErrorKind):
         "{origin}: transformers {version} does not know the architecture {model!r}{hint}: export the model yourself "
         "and give the .pt2",
     )
-    BAD_LAYER_TYPES = InputError, "{model}: {field} is {value!r:.80}, it must be a list of words, one per layer"
-    BAD_TOKENS = InputError, "{origin}: {field} is {value!r:.80}, it must be a token id or a list of token ids"
+    BAD_LAYER_TYPES = InputError, "{model}: {field} must be a list of words, one per layer, got {value!r:.80}"
+    BAD_TOKENS = InputError, "{origin}: {field} must be a token id or a list of token ids, got {value!r:.80}"
     ENCODER_DECODER = (
         UnsupportedError,
         "{origin}: {model} is an encoder-decoder (is_encoder_decoder = True), only decoder-only models compile",

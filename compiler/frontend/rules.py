@@ -36,10 +36,10 @@ TENSORS = ("observed", "log_sum_exp", "k_scratch", "v_scratch", "query_positions
 
 class RuleErrors(ErrorKind):
     SCORES_FAIL = InputError, "{place}: {rule}.scores: {cause}"
-    NO_TENSOR = InputError, "{place}: {rule}.scores returns {type}, it must return a tensor of scores"
+    NO_TENSOR = InputError, "{place}: {rule}.scores must return a tensor of scores, got {type}"
     OTHER_SHAPE = (
         InputError,
-        "{place}: {rule}.scores returns [{shape}] numbers of {dtype}, it must return [{expected}]: a float for each "
+        "{place}: {rule}.scores returns [{shape}] numbers of {dtype}; it must return [{expected}]: a float for each "
         "KV head "
         "and position",
     )

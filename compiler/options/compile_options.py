@@ -110,7 +110,7 @@ class OptionErrors(ErrorKind):
     )
     UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
     WEIGHTS_TWICE = UsageError, "--weights {text} contains both {first} and {second}: give one of them"
-    UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
+    UNKNOWN_WEIGHTS = UsageError, "--weights must be one of {known}, got {word!r}"
     BUDGET_TOO_SMALL = (
         UsageError,
         "a KV budget of {budget} rows leaves {left} for {part} after {others}, at least {least} is needed: raise "

@@ -7,7 +7,7 @@ from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 
 class SessionErrors(ErrorKind):
     NO_TOKENIZER = InputError, "the artifact has no tokenizer: pass tokens, or compile a checkpoint that has one"
-    NO_SLOT = UsageError, "slot {slot} does not exist, the program has slots 0 .. {last}"
+    NO_SLOT = UsageError, "slot {slot} does not exist; the program has slots 0 .. {last}"
     SLOT_EMPTY = UsageError, "slot {slot} holds no prompt: prefill it first"
     SLOT_FULL = (
         UsageError,
@@ -65,9 +65,9 @@ class SessionErrors(ErrorKind):
         "a step of several tokens takes tokens int64 [{slots}, {tokens}] and their count int64 [{slots}], not "
         "{tokens_dtype} [{tokens_shape}] and {count_dtype} [{count_shape}]",
     )
-    TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step, the program has 0 .. {most}"
+    TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step; the program has 0 .. {most}"
     NO_ROOM = UsageError, "slot {slot} has room for {room} more tokens, but the step has {tokens}"
-    ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens, the latest step of several fed it {fed}"
+    ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens; the latest step of several fed it {fed}"
     REWIND = (
         UsageError,
         "slot {slot} cannot go back by {tokens} tokens: it was fed {fed} after its prompt, and the program keeps the "

@@ -35,7 +35,7 @@ class NativeErrors(ErrorKind):
     NO_ENTRY = InputError, "the plan has no entry {entry!r}"
     NO_REGION = InputError, "the plan has no region {region!r}"
     NO_STAGE = InputError, "the plan has no stage {stage!r}"
-    NO_THREAD = InputError, "thread {thread} does not exist, the core has {threads} threads"
+    NO_THREAD = InputError, "thread {thread} does not exist; the core has {threads} threads"
     SCALAR_COUNT = InputError, "entry {entry!r} takes {inputs} scalars, but {scalars} were passed"
     INDEX_OUT_OF_RANGE = InputError, "stage {stage!r}: an index in a tensor is out of range"
     OUT_OF_REGION = (
@@ -57,7 +57,7 @@ class NativeErrors(ErrorKind):
     SAMPLER_BUSY = UsageError, "the sampler is in use by another thread"
     SAMPLER_SLOTS = UsageError, "a sampler needs at least 1 slot, not {slots}"
     SAMPLER_VOCABULARY = UsageError, "a sampler's vocabulary must have between 1 and 2**31 - 1 tokens, not {vocabulary}"
-    SAMPLER_NO_SLOT = UsageError, "slot {slot} does not exist, the sampler has slots 0 .. {last}"
+    SAMPLER_NO_SLOT = UsageError, "slot {slot} does not exist; the sampler has slots 0 .. {last}"
     SAMPLER_NOT_STARTED = UsageError, "no sequence was started in slot {slot}, so it has no next token"
     SAMPLER_SHAPES = UsageError, "the arrays' shapes do not fit a sampler of {slots} slots and {vocabulary} tokens"
     PROMPT_TOKEN = (

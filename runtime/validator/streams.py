@@ -18,7 +18,7 @@ from sscc.runtime.validator.regions import Region, covered, injective, overlap
 class StreamProofErrors(ProofKind):
     """Buffers whose slots are not filled once and read, each completely."""
 
-    BUFFER_FORM = "buffer {buffer!r} has depth {depth} and shape [{shape}], every one must be at least 1"
+    BUFFER_FORM = "depth and sizes of buffer {buffer!r} must be at least 1, got {depth} and [{shape}]"
     BUFFER_PLACE = (
         "buffer {buffer!r} of {dtype} is in {tier} at {address}; it must be on chip or in {main}, at a multiple of its "
         "elements' size"

@@ -31,7 +31,7 @@ POOLING = (SNAPKV, SNAPSTREAM)
 
 
 class CellErrors(ErrorKind):
-    UNKNOWN_METHOD = UsageError, "--methods has {method!r}, it must be one of {methods}{similar_hint}"
+    UNKNOWN_METHOD = UsageError, "--methods must be among {methods}, got {method!r}{similar_hint}"
     NO_BUDGET = UsageError, "the methods other than full need a budget: give --budgets"
     NO_ROWS_TO_SELECT = (
         UsageError,

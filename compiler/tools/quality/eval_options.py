@@ -39,7 +39,7 @@ class EvaluationOptionErrors(ErrorKind):
     NOTHING_TO_EVALUATE = UsageError, "there is nothing to evaluate: give --tasks or --examples-file"
     NO_LENGTH = UsageError, "the tasks need a prompt length: give --lengths"
     NO_EXAMPLES = UsageError, "the tasks need a number of examples: give --examples"
-    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, it must be one of {tasks}{similar_hint}"
+    UNKNOWN_TASK = UsageError, "--tasks must be among {tasks}, got {task!r}{similar_hint}"
     TEXT_WITHOUT_PERPLEXITY = UsageError, "--text applies to the task perplexity: add that to --tasks, or omit --text"
     PERPLEXITY_WITHOUT_TEXT = UsageError, "the task perplexity needs a text: give --text FILE"
     PERPLEXITY_OF_CHAT = (
@@ -51,7 +51,7 @@ class EvaluationOptionErrors(ErrorKind):
     EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes applies to the method {method}: add it to --methods"
     FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch applies to the method {method}: add it to --methods"
     NO_KEY_BITS = UsageError, "the method {method} needs quantized keys: give --kv-key-bits"
-    UNKNOWN_KEY_BITS = UsageError, "--kv-key-bits has {bits}, it must be one of {choices}"
+    UNKNOWN_KEY_BITS = UsageError, "--kv-key-bits must be among {choices}, got {bits}"
     NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template: leave --chat out"
     NO_TOKENIZER = (
         UsageError,
