@@ -71,7 +71,7 @@ class PassPipelineErrors(ErrorKind):
         UsageError,
         "the pass {name} works on a module and cannot be nested on {anchor}; passes that can be nested: {known}",
     )
-    BAD_VALUE = UsageError, "the option {option} of the pass {name} is {value!r}, but it must be of type {type}"
+    BAD_VALUE = UsageError, "the option {option} of the pass {name} must be of type {type}, got {value!r}"
 
 
 _CAPTURED: tuple[Pass, ...] = (

@@ -48,7 +48,7 @@ class InMemoryErrors(ErrorKind):
     )
     MODULE_MISSING = UnsupportedError, "{name} lacks the module {module}, which transformers' has"
     NO_VALUES = UnsupportedError, "{name}: {tensor} is on the meta device and has no values: load the weights first"
-    ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, weights are read on the CPU: call model.cpu()"
+    ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, but weights are read on the CPU: call model.cpu()"
     DOES_NOT_RUN = UnsupportedError, "{name} does not run: {cause}"
     DIFFERS = UnsupportedError, (
         "{name} does not compute what its config and weights define: over {tokens} tokens its logits differ by "

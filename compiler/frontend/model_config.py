@@ -58,7 +58,7 @@ class ModelConfigErrors(ErrorKind):
     NOT_JSON = InputError, "{origin} is not readable JSON: {cause}"
     NOT_AN_OBJECT = InputError, "{origin} must hold a JSON object, got a JSON {type}"
     TOO_DEEP = InputError, "{origin} is nested deeper than {depth} levels, or holds over {items} items"
-    TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
+    TOO_MANY_LAYERS = InputError, "{origin}: {field} must be at most {most}, got {layers:.6g}"
     ARTIFACT = (
         UsageError,
         "{path} is a compiled artifact, not a model: give the checkpoint from which it was compiled. `sscc run "

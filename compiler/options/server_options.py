@@ -28,7 +28,7 @@ _ROOT_PATH = re.compile(r"(/[^\s/?#]+)+/?")
 
 class ServeErrors(ErrorKind):
     ALSO_ALONE = UsageError, "--also needs a server that prefills and decodes itself: leave --draft and --role out"
-    NOT_A_MODEL = UsageError, "--also is {word!r}, but it must be NAME=ARTIFACT"
+    NOT_A_MODEL = UsageError, "--also must be NAME=ARTIFACT, got {word!r}"
     MODEL_TWICE = UsageError, "two models have the name {name!r}: requests could not tell them apart"
     DRAFT_WITH_PREFILL = (
         UsageError,

@@ -33,7 +33,7 @@ class SessionErrors(ErrorKind):
         "{tokens} prompt tokens and {max_new_tokens} new tokens exceed the program's maximum context of {max_context}: "
         "ask for fewer new tokens or compile with a larger --max-context",
     )
-    MAX_NEW_TOKENS = UsageError, "max-new-tokens is {value}, but must be at least 1"
+    MAX_NEW_TOKENS = UsageError, "max-new-tokens must be at least 1, got {value}"
     PROMPT_TOKEN = (
         UsageError,
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",

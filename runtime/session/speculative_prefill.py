@@ -57,7 +57,7 @@ class DraftErrors(ErrorKind):
     )
     SCALES_DIFFER = (
         InputError,
-        "the draft's layers scale their scores in {ways} different ways, but must all do it equally",
+        "all layers of the draft must scale their scores equally, got {ways} different scales",
     )
 
 

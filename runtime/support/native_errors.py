@@ -44,7 +44,7 @@ class NativeErrors(ErrorKind):
     )
     HOOK_WITHOUT_STAGES = InputError, "a hook needs at least one stage"
     # Threads and ranks.
-    THREADS = InputError, "the number of threads is {threads}, but must be between 1 and {most}"
+    THREADS = InputError, "the number of threads must be between 1 and {most}, got {threads}"
     SPIN_OUT_OF_RANGE = InputError, "spin_us must be between 0 and 1e9"
     FORKED = UsageError, "a thread team was used after fork(): create another one in the child process"
     RANK = InputError, "rank {rank} of {ranks} ranks does not exist: ranks count from 0, and there are at most {most}"
@@ -65,7 +65,7 @@ class NativeErrors(ErrorKind):
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     BIAS_TOKEN = UsageError, "token {token} of the logit bias is outside the vocabulary 0 .. {last}"
-    LOGPROBS = UsageError, "logprobs is {logprobs}, but must be between 0 and the vocabulary's {vocabulary}"
+    LOGPROBS = UsageError, "logprobs must be between 0 and the vocabulary's {vocabulary}, got {logprobs}"
     NOTHING_ALLOWED = UsageError, "the constraint of slot {slot} allows no token"
     LOGITS_NOT_FINITE = InputError, "the largest logit is not finite"
     PANEL_SHAPES = UsageError, "arrays and tables of quantized panels do not fit together"

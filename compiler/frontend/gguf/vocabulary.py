@@ -89,10 +89,10 @@ class GgufVocabularyErrors(ErrorKind):
     NO_TOKENS = InputError, "{path}: its tokenizer has no tokens"
     TOO_LONG = InputError, "{path}: {what} must have at most {most} characters, got {count}"
     TWICE = InputError, "{path}: the tokens {first} and {second} are both {text!r}"
-    TOKEN_TYPE = InputError, "{path}: token {token} has type {type}, types are 0 .. 6"
+    TOKEN_TYPE = InputError, "{path}: the type of token {token} must be 0 .. 6, got {type}"
     BYTE_TOKEN = InputError, "{path}: token {token} is a byte, but its text is {text!r} instead of <0x00> .. <0xFF>"
     BYTES = InputError, "{path}: its tokenizer has tokens for {count} of the 256 bytes"
-    SCORE = InputError, "{path}: token {token} has the score {score}"
+    SCORE = InputError, "{path}: the score of token {token} must be finite, got {score}"
     ID = InputError, "{path}: metadata {key} is {token}; the tokens are 0 .. {last}"
     MERGE = InputError, "{path}: merge {number} must be two tokens that make a third one, got {merge!r}"
     UNRANKED = (

@@ -109,7 +109,7 @@ class EvalOptions(InterpreterOptions):
     )  # fmt: skip
     methods: tuple[str, ...] = option(
         tuple(name for name in METHODS if name != QUERY),  # its budget limits the rows that are read, not held
-        f"methods to compare: {', '.join(METHODS)}, query keeps every row", "METHOD", group=CELLS,
+        f"methods to compare: {', '.join(METHODS)}; query keeps every row", "METHOD", group=CELLS,
         words=True,
     )  # fmt: skip
     rules: tuple[Rule, ...] = option(
@@ -126,11 +126,11 @@ class EvalOptions(InterpreterOptions):
     )  # fmt: skip
     key_bits: tuple[int, ...] = option_like(
         CompileOptions, "kv_key_bits", (DEFAULT_KEY_BITS,), group=CELLS, words=True, default="",
-        help="bits per number of the key copies by which query selects, 1, 2, 4 or 16",
+        help="bits per value of the quantized keys by which query selects: 1, 2, 4 or 16 (the keys themselves)",
     )  # fmt: skip
     fetches: tuple[int, ...] = option_like(
         CompileOptions, "kv_fetch", (),
-        help="maximum rows that a step of query fetches per KV head; each is compared with no limit", group=CELLS,
+        help="limit on rows that a step fetches per KV head with query; each is compared with no limit", group=CELLS,
         words=True, default="",
     )  # fmt: skip
     equal_bytes: bool = option(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TransportErrors(ErrorKind):
-    UNKNOWN = UsageError, "--transport is {name!r}, but it must be one of: {known}"
+    UNKNOWN = UsageError, "--transport must be one of {known}, got {name!r}"
     NO_GLOO = UsageError, (
         "--transport {name!r} was removed, because gloo accepts any connection as a rank; use one of: {known}"
     )
