@@ -137,8 +137,8 @@ def encode(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], NDArray[np
 def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
     """Return packed codes [.., D * bits / 8] u8 as levels [.., D] i8."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
-    decoded: NDArray[np.int8] = levels(bits)[apart.reshape(*codes.shape[:-1], -1)]
+    fields = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
+    decoded: NDArray[np.int8] = levels(bits)[fields.reshape(*codes.shape[:-1], -1)]
     return decoded
 
 

@@ -220,10 +220,10 @@ def passes_between(
 def _first_after(done: Sequence[str], level: str, steps: Sequence[Pass]) -> int:
     """Return the number of the first of `steps` that a module is still to go through."""
     names = {text.partition("{")[0] for text in done}
-    been = [number for number, item in enumerate(steps) if item.name in names]
-    if not been:
-        been = [number for number, item in enumerate(steps) if item.level == level]
-    return been[-1] + 1 if been else 0
+    run_passes = [number for number, item in enumerate(steps) if item.name in names]
+    if not run_passes:
+        run_passes = [number for number, item in enumerate(steps) if item.level == level]
+    return run_passes[-1] + 1 if run_passes else 0
 
 
 def _up_to(level: str, steps: Sequence[Pass], first: int) -> tuple[Pass, ...]:

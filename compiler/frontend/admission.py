@@ -320,7 +320,7 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
-        said: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
+        fields: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
         if kind in FULL_LAYERS | HYBRID_LAYERS | LAYER_TYPES | STATELESS_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
@@ -330,13 +330,13 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
             if type(size) is not int or size < 1:
                 yield AdmissionErrors.NO_CHUNK(layer=layer, size=size)
         elif kind in STATE_LAYERS:
-            yield AdmissionErrors.STATE_LAYER(**said)
+            yield AdmissionErrors.STATE_LAYER(**fields)
         elif kind in INDEXED_LAYERS and any(getattr(config, name, None) for name in TOPK_FIELDS):
             continue
         elif kind in INDEXED_LAYERS | COMPRESSED_LAYERS:
-            yield AdmissionErrors.INDEXED_LAYER(**said)
+            yield AdmissionErrors.INDEXED_LAYER(**fields)
         else:
-            yield AdmissionErrors.OTHER_LAYER(**said)
+            yield AdmissionErrors.OTHER_LAYER(**fields)
 
 
 def _window(config: PreTrainedConfig, field: str, layer: int) -> Iterator[SsccError]:

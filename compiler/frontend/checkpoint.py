@@ -157,7 +157,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
-        """Contents of the tokenizer's files, by name; those of tokenizer_files.TOKENIZER_FILES that exist."""
+        """Contents of the existing files of `tokenizer_files.TOKENIZER_FILES`, by name."""
         return self.load_tokenizer()
 
     @cached_property

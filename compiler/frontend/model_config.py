@@ -246,8 +246,8 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if listed is None:
         package = type(config).__module__.rpartition(".")[0].rpartition(".")[2]
-        wholes = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if model_type_to_module_name(name) == package]
-        classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
+        model_types = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if model_type_to_module_name(name) == package]
+        classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in model_types]
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
     return headed_class(config) if cls is None else cls

@@ -161,8 +161,8 @@ def _compared(
 
 
 def _running(checkpoint: Checkpoint, forward: Forward) -> Forward:
-    """Return `forward` of an exported program, with exceptions blamed on the program: its dtypes or shapes do not fit
-    together."""
+    """Return `forward` of an exported program. Its exceptions are reported as errors of the program, whose dtypes or
+    shapes do not match."""
 
     def run(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         try:

@@ -388,10 +388,10 @@ def _index(parts: _Parts, tensor: str, k: int, groups: int, read: Read) -> _Inde
         return None
     parts.expect(tensor, (k,), (torch.int32, torch.int64), f"a weight of {k} columns")
     of_column = read(tensor).to(torch.int64)
-    beside = torch.arange(k) // (k // groups)
-    if torch.equal(of_column, beside) or bool((of_column == -1).all()):
+    group_of_column = torch.arange(k) // (k // groups)
+    if torch.equal(of_column, group_of_column) or bool((of_column == -1).all()):
         return None
-    return _Index(tensor, torch.equal(of_column.sort().values, beside))
+    return _Index(tensor, torch.equal(of_column.sort().values, group_of_column))
 
 
 def _integer_numbers(

@@ -271,8 +271,8 @@ def _check_tensors(program: sch.Program, signature: Signature) -> None:
 
 def _is(kind: _Kind, expected: _Kind) -> bool:
     shapes = kind[2], expected[2]
-    alike = len(shapes[0]) == len(shapes[1]) and all(b in (None, a) for a, b in zip(*shapes, strict=True))
-    return kind[:2] == expected[:2] and alike
+    same_shape = len(shapes[0]) == len(shapes[1]) and all(b in (None, a) for a, b in zip(*shapes, strict=True))
+    return kind[:2] == expected[:2] and same_shape
 
 
 def _spelled(kind: _Kind) -> str:

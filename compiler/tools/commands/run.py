@@ -309,9 +309,9 @@ class _Shown:
         return cls(shown_tokens(tokenizer, tokens, kept, part.layer, part.head, needed), part, kept, needed)
 
     def lines(self) -> Iterator[str]:
-        anew = any(not layer.choice_known for layer in self.kept.layers)
+        each_step = any(not layer.choice_known for layer in self.kept.layers)
         width = shutil.get_terminal_size((100, 24)).columns
-        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_anew=anew)
+        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_each_step=each_step)
         if self.needed is not None:
             yield ""
             yield from needed_lines(self.tokens, self.needed)

@@ -129,8 +129,8 @@ def _butterflies(f: Function, rows: Sequence[Value], distance: int) -> list[Valu
     """Return the sums and differences of numbers that are `distance` apart: sums in place of the first, differences in
     place of the second."""
     if distance >= LANES:
-        apart = distance // LANES
-        return [rows[i ^ apart] - row if i & apart else row + rows[i ^ apart] for i, row in enumerate(rows)]
+        step = distance // LANES
+        return [rows[i ^ step] - row if i & step else row + rows[i ^ step] for i, row in enumerate(rows)]
     signs = f.values([-(1 << 31) if lane & distance else 0 for lane in range(LANES)], I32)
     partners = [lane ^ distance for lane in range(LANES)]
     bits = vector(I32, LANES)
