@@ -1,4 +1,4 @@
-"""Quantized checkpoints as they are published: what their weights stand for, and what is refused."""
+"""Published quantized checkpoints: the values of their weights, and those that are refused."""
 
 from __future__ import annotations
 
