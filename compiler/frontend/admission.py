@@ -110,7 +110,7 @@ class AdmissionErrors(ErrorKind):
     )
     SEVERAL_STACKS = (
         UnsupportedError,
-        "it is composed of several models ({parts}), and is no one stack of layers (num_hidden_layers)",
+        "it consists of several models ({parts}) instead of one stack of layers (num_hidden_layers)",
     )
     LAYERS_DIFFER = UnsupportedError, "layers that differ in more than their heads (per_layer_config: {fields})"
     NOT_CAUSAL = UnsupportedError, "its attention is not causal ({field} = {value})"

@@ -103,8 +103,8 @@ class AttentionErrors(ErrorKind):
     )
     CHOICES = (
         UnsupportedError,
-        "layer {layer} chooses positions for {choices} groups of heads, and has {kv_heads} KV heads, which do not "
-        "divide into so many groups",
+        "layer {layer} chooses positions for {choices} groups of heads, but its {kv_heads} KV heads cannot be "
+        "divided into {choices} groups",
     )
     BAD_SOFTCAP = UnsupportedError, "layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0"
     BAD_SINKS = (

@@ -72,13 +72,13 @@ class QuantizedShapeKind(ErrorKind):
 class QuantizedShapeErrors(QuantizedShapeKind):
     EMPTY = "expected no dimension to be 0"
     RANK = "expected {rank} dimensions, none of them 0"
-    OTHER = "{of} asks for {expected}"
-    NO_BLOCK_SIZE = "and quantization_config has no weight_block_size"
+    OTHER = "expected {expected} by {of}"
+    NO_BLOCK_SIZE = "but quantization_config has no weight_block_size"
     GROUP_BYTES = "expected groups of {bytes} bytes"
-    GROUPS = "and {columns} columns cannot be cut into {groups} groups"
-    BITS = "and {shape_tensor!r} states {stored}, which is neither 4 nor 8 bits per weight"
-    SCALES = "{of!r} of shape {weight_shape} asks for [{rows}, groups] or one number"
-    FP8_SCALES = "{of!r} of shape {weight_shape} asks for one number, one per row or one per block"
+    GROUPS = "but {columns} columns cannot be divided into {groups} groups"
+    BITS = "but {shape_tensor!r} states {stored}, which is neither 4 nor 8 bits per weight"
+    SCALES = "expected [{rows}, groups] or one number by {of!r} of shape {weight_shape}"
+    FP8_SCALES = "expected one number, one per row or one per block by {of!r} of shape {weight_shape}"
 
 
 class QuantizedErrors(ErrorKind):

@@ -40,7 +40,7 @@ class SessionErrors(ErrorKind):
     )
     TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
     NO_CHECKPOINT = UsageError, "chunk {chunk} is not a checkpoint, so no prompt can continue after it"
-    REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
+    REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused; at most {most} can"
     KEPT_CHUNK = (
         UsageError,
         "chunk {chunk} of a prompt of {tokens} tokens cannot be kept: whole chunks to prefill are {first} .. {last}",

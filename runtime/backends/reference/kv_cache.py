@@ -17,7 +17,7 @@ class ReferenceCacheErrors(ErrorKind):
         InputError,
         "a step selects {topk} rows of a prompt, but its cache has only {most} between sinks and ring",
     )
-    GATHERED_OUTSIDE = InputError, "row {row} is to be gathered, but the source has {size} rows"
+    GATHERED_OUTSIDE = InputError, "row {row} cannot be gathered: the source has {size} rows"
 
 
 @executes(operations.UpdateRows)
