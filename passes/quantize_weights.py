@@ -323,7 +323,7 @@ def _looked_up(generic: ir.Operation, parts: list[ir.Value], weight_format: Weig
 
 
 def _feeds_choice(weight: ir.Value) -> bool:
-    """Return True if a choice reads the products of a weight without another product between."""
+    """Return True if a choice reads the products of a weight with no other product in between."""
     pending, seen = [weight], set[ir.Operation]()
     while pending:
         for use in pending.pop().uses:

@@ -175,7 +175,7 @@ class Vocabulary:
     Attributes:
         kind: `tokenizer.ggml.model`, which names the algorithm.
         tokens: texts in the order of the file; ids: the numbers of these texts.
-        types: of each token, one of TokenType; 0 for none.
+        types: type of each token, one of TokenType; 0 for none.
         roles: the tokens that have a role, by its name in ROLES.
     """
 
