@@ -73,7 +73,7 @@ class Published(GgufFile):
         return fetch(self.file, SHA256, PARTS)
 
 
-class Requantised(GgufFile):
+class Requantized(GgufFile):
     """The published file converted to another type."""
 
     def __init__(self, name: str, dtype: str) -> None:
@@ -82,7 +82,7 @@ class Requantised(GgufFile):
 
     def prepare(self, llama: bool) -> Path:
         source = FILES["Q4_K_M"].prepare(llama)
-        return made(self.file, lambda path: _requantise(source, path, self.dtype))
+        return made(self.file, lambda path: _requantize(source, path, self.dtype))
 
 
 class Mixture(GgufFile):
@@ -164,7 +164,7 @@ class MixtureShape:
 
 FILES: dict[str, GgufFile] = {
     "Q4_K_M": Published("Qwen2.5-Coder-1.5B-Instruct-Q4_K_M"),
-    **{dtype: Requantised(f"Qwen2.5-Coder-1.5B-Instruct-{dtype}", dtype)
+    **{dtype: Requantized(f"Qwen2.5-Coder-1.5B-Instruct-{dtype}", dtype)
        for dtype in ("Q5_K_M", "Q6_K", "Q8_0", "IQ4_XS")},
     "qwen3-moe": Mixture("qwen3-moe-6-layers-Q4_K_M", MixtureShape("qwen3moe", 2048, 32, 4, 128, 768, 128, 8)),
     "gpt-oss": Mixture("gpt-oss-6-layers-MXFP4", MixtureShape("gpt-oss", 2880, 64, 8, 64, 2880, 32, 4)),
@@ -224,7 +224,7 @@ class _Sizes:
         )
 
 
-def _requantise(source: Path, path: Path, dtype: str) -> None:
+def _requantize(source: Path, path: Path, dtype: str) -> None:
     command = [TOOLS / "llama-quantize", "--allow-requantize", source, path, dtype]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

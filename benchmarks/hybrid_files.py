@@ -68,7 +68,7 @@ class Hybrid(GgufFile):
             return self.file
         existed = plain.exists()
         made(plain, lambda path: write_plain(self.config, self.changes, path))
-        made(self.file, lambda path: _quantise(plain, path, self.dtype))
+        made(self.file, lambda path: _quantize(plain, path, self.dtype))
         if not existed:
             plain.unlink()
         return self.file
@@ -155,7 +155,7 @@ def _convert(folder: Path, published: Mapping[str, Any], vocab: int, path: Path)
         cls(folder, gguf.LlamaFileType.MOSTLY_BF16, path, model_name=path.name, hparams=fields).write()
 
 
-def _quantise(source: Path, path: Path, dtype: str) -> None:
+def _quantize(source: Path, path: Path, dtype: str) -> None:
     command = [TOOLS / "llama-quantize", source, path, dtype]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -27,8 +27,8 @@ from sscc.runtime.backends.cpu.codegen.mlir import PTR, Module
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 from sscc.runtime.backends.cpu.products.packing import Panels
 from sscc.runtime.backends.cpu.products.products import packed_product
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_products import quantized_product
 from sscc.runtime.backends.cpu.products.small_float_products import small_float_product
 from sscc.runtime.support import _native
 
@@ -71,11 +71,11 @@ class AlignedBytes:
 
 def measure(case: Case, weights: AlignedBytes, seconds: float, features: Features) -> Measured:
     """Return the fastest time of a product; calls iterate over the copies for about `seconds`."""
-    panels: Panels | QuantisedPanels
+    panels: Panels | QuantizedPanels
     if case.dtype in PLAIN:
         panels = Panels(case.n, case.k, case.dtype, case.k, 1)
     else:
-        panels = QuantisedPanels(case.n, case.k, format_named(case.dtype))
+        panels = QuantizedPanels(case.n, case.k, format_named(case.dtype))
     copies = max(1, _CALL_BYTES // panels.packed_bytes)
     step = copies * panels.packed_bytes
     module = Module()
@@ -85,7 +85,7 @@ def measure(case: Case, weights: AlignedBytes, seconds: float, features: Feature
     if isinstance(panels, Panels):
         product = packed_product(a, out, panels, features)
     else:
-        make = small_float_product if panels.floating else quantised_product
+        make = small_float_product if panels.floating else quantized_product
         product = make(a, out, panels, features)
     with f.loop(0, copies) as copy:
         product.emit(f, f["weights"] + copy.index * panels.packed_bytes, 0, case.n, f["scratch"])

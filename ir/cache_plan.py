@@ -168,7 +168,7 @@ def check_layers(groups: Sequence[GroupOfLayers], layers: int) -> None:
     ascending = all(group.layers for group in groups)
     ascending = ascending and all(a < b for own in all_of for a, b in itertools.pairwise(own))
     if listed != list(range(layers)) or not inside or not ascending:
-        raise ValueError(f"the groups' layers are {[list(own) for own in all_of]}, they must cover {layers} layers")
+        raise ValueError(f"the groups' layers must cover {layers} layers, got {[list(own) for own in all_of]}")
     several = next((group.layers for group in groups if group.sharers and len(group.layers) > 1), None)
     if several is not None:
-        raise ValueError(f"a group with sharers has the layers {list(several)}, it must have one")
+        raise ValueError(f"a group with sharers must have one layer, got {list(several)}")

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 class GeometryErrors(ErrorKind):
     """Invalid geometries of a KV cache."""
 
-    TOO_SMALL = UsageError, "KV {field} is {value}, it must be at least {least}"
-    EVEN_POOL = UsageError, "KV pool is {pool}, the pooling kernel must be odd"
-    LARGE_POOL = UsageError, "KV pool is {pool}, it can be at most {most}"
-    POOL_MODE = UsageError, "KV pool mode is {mode!r}, it must be one of {choices}"
-    ROWS = UsageError, "KV rows are {rows!r}, they must be one of {choices}"
-    DTYPE = UsageError, "KV dtype is {dtype!r}, it must be one of {choices}"
-    POLICY = UsageError, "KV policy is {policy!r}, it must be one of {choices} or {rule}NAME@SHA256"
-    KEY_BITS = UsageError, "quantized KV keys have {bits} bits, with --kv-policy query they must have one of {choices}"
-    KEY_BITS_UNUSED = UsageError, "quantized KV keys have {bits} bits, but only --kv-policy query has them"
+    TOO_SMALL = UsageError, "KV {field} must be at least {least}, got {value}"
+    EVEN_POOL = UsageError, "KV pool must be odd, got {pool}"
+    LARGE_POOL = UsageError, "KV pool must be at most {most}, got {pool}"
+    POOL_MODE = UsageError, "KV pool mode must be one of {choices}, got {mode!r}"
+    ROWS = UsageError, "KV rows must be one of {choices}, got {rows!r}"
+    DTYPE = UsageError, "KV dtype must be one of {choices}, got {dtype!r}"
+    POLICY = UsageError, "KV policy must be one of {choices} or {rule}NAME@SHA256, got {policy!r}"
+    KEY_BITS = UsageError, "bits of quantized keys must be one of {choices} with --kv-policy query, got {bits}"
+    KEY_BITS_UNUSED = UsageError, "bits of quantized keys are {bits}, but only --kv-policy query has such keys"
     FETCH_UNUSED = (
         UsageError,
         "KV fetch is {fetch}, but it limits the rows that a step reads from a store, which only --kv-policy query has",
@@ -75,7 +75,7 @@ class GeometryErrors(ErrorKind):
         "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are selected: "
         "raise --kv-topk, or use --kv-rows compact",
     )
-    LAYER_TOPK = UsageError, "a layer selects {topk} positions, it must be 0 .. {most}"
+    LAYER_TOPK = UsageError, "a layer must select 0 .. {most} positions, got {topk}"
     QUERY_ROWS = (
         UsageError,
         "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither --kv-rows compact "
@@ -88,7 +88,7 @@ class GeometryErrors(ErrorKind):
     )
     FETCH = (
         UsageError,
-        "a step fetches {fetch} rows of topk = {topk} from the store, it must fetch 1 .. topk: change --kv-fetch, or "
+        "a step fetches {fetch} rows of topk = {topk} from the store; it must fetch 1 .. topk: change --kv-fetch, or "
         "leave it out for no limit",
     )
     SPARE_FETCH = (

@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class OptionRangeErrors(ErrorKind):
-    TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
-    OUT_OF_RANGE = UsageError, "{option} is {value:.12g}, it must be at least {least:.12g} and at most {most:.12g}"
-    NOT_ABOVE = UsageError, "{option} is {value:.12g}, it must be above {least:.12g} and at most {most:.12g}"
+    TOO_SMALL = UsageError, "{option} must be at least {least}, got {value}"
+    OUT_OF_RANGE = UsageError, "{option} must be at least {least:.12g} and at most {most:.12g}, got {value:.12g}"
+    NOT_ABOVE = UsageError, "{option} must be above {least:.12g} and at most {most:.12g}, got {value:.12g}"
 
 
 @dataclass(frozen=True)

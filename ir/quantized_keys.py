@@ -6,7 +6,7 @@ otherwise:
 * `x = k R`, with R the normalised Hadamard matrix in Sylvester's order, on blocks of the largest power of two that
   divides D. It spreads outlier dimensions over their block, so that every number of x is approximately Gaussian.
 * `s`, the root mean square of x, rounded to bf16. Each number of x becomes the integer level whose multiple of
-  `STEPS[bits] * s` is nearest. Levels and steps are the Lloyd-Max quantiser of a Gaussian (Max 1960, "Quantizing for
+  `STEPS[bits] * s` is nearest. Levels and steps are the Lloyd-Max quantizer of a Gaussian (Max 1960, "Quantizing for
   minimum distortion") with integer levels; with 2 bits its error is within half a percent of the optimum.
 
 The query is rotated in the same way (R is orthogonal, so products are preserved) and becomes 8-bit codes and one scale,
@@ -38,7 +38,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 class QuantizedKeyErrors(ErrorKind):
     """Invalid quantized keys."""
 
-    BITS = UsageError, "quantized keys have {bits} bits, they must have one of {choices}"
+    BITS = UsageError, "bits of quantized keys must be one of {choices}, got {bits}"
     PARTIAL_BYTE = UsageError, "{bits} bits per number do not fill whole bytes for keys of {dim} numbers: use more bits"
 
 
@@ -137,8 +137,8 @@ def encode(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], NDArray[np
 def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
     """Return packed codes [.., D * bits / 8] u8 as levels [.., D] i8."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
-    decoded: NDArray[np.int8] = levels(bits)[apart.reshape(*codes.shape[:-1], -1)]
+    fields = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
+    decoded: NDArray[np.int8] = levels(bits)[fields.reshape(*codes.shape[:-1], -1)]
     return decoded
 
 

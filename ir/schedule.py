@@ -35,9 +35,9 @@ from sscc.ir.opspec import Op
 class ScheduleErrors(ErrorKind):
     """Schedules that cannot be read, and entries that they lack."""
 
-    NO_ENTRY = InputError, "the schedule has no entry {entry!r}, its entries are {entries!r}"
+    NO_ENTRY = InputError, "the schedule has no entry {entry!r}; its entries are {entries!r}"
     NOT_JSON = InputError, "the schedule is not JSON: {cause}"
-    FORMAT_VERSION = InputError, "the schedule has format version {version!r}, this sscc reads {known}"
+    FORMAT_VERSION = InputError, "the schedule has format version {version!r}; this sscc reads {known}"
     TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
 
 

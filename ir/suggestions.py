@@ -14,7 +14,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 class ChoiceErrors(ErrorKind):
     """Options with an invalid value."""
 
-    UNKNOWN = UsageError, "{option} is {value!r}, it must be one of {choices}{similar_hint}"
+    UNKNOWN = UsageError, "{option} must be one of {choices}, got {value!r}{similar_hint}"
 
 
 LONGEST_WORD = 100

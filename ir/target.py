@@ -31,7 +31,7 @@ class TargetErrors(ErrorKind):
     NO_LINKS_FOR_SOCKETS = UsageError, "{target} has no links, which {sockets} sockets need: describe one under `links`"
     NO_LINKS_FOR_RANKS = UsageError, "{target} has no links, which {ranks} ranks need: describe one under `links`"
     SOCKETS_NOT_SHARED = UsageError, "the {sockets} sockets of {target} cannot be shared equally by {ranks} ranks"
-    UNKNOWN = UsageError, "--target is {target!r}, it must be one of {names} or {family}:FILE{similar_hint}"
+    UNKNOWN = UsageError, "--target must be one of {names} or {family}:FILE, got {target!r}{similar_hint}"
     UNREADABLE = (
         InputError,
         "the target description {name} cannot be read: {cause}; sscc ships with {shipped}{similar_hint}",
@@ -39,17 +39,17 @@ class TargetErrors(ErrorKind):
     NOT_JSON = InputError, "{where} is not JSON: {cause}"
     FORMAT_VERSION = (
         InputError,
-        "{where} has format {version!r}, this sscc reads {known}. `sscc targets --json` prints a description to start "
+        "{where} has format {version!r}; this sscc reads {known}. `sscc targets --json` prints a description to start "
         "from. Programs that were compiled for another format must be recompiled",
     )
-    UNKNOWN_BASE = InputError, "{where} has the base {base!r}, it must be one of {shipped}"
-    FIGURE = InputError, "{where}: {figure} is {value!r}, it must be a positive number up to {most:.0e}"
-    LEVELS = InputError, "{where}: its levels are {levels}, they must be the first two or more of {known}"
-    LINK_NAME = InputError, "{where}: {link!r} is not a name for a link, it must be a word of letters, digits and _"
+    UNKNOWN_BASE = InputError, "the base of {where} must be one of {shipped}, got {base!r}"
+    FIGURE = InputError, "{where}: {figure} must be a positive number up to {most:.0e}, got {value!r}"
+    LEVELS = InputError, "{where}: its levels must be the first two or more of {known}, got {levels}"
+    LINK_NAME = InputError, "{where}: {link!r} is not a name for a link; it must be a word of letters, digits and _"
     NAME_TWICE = InputError, "{where}: the names {names} are not unique"
     PMU_BYTES = InputError, "{where}: {level}.capacity is not a multiple of pmu_bytes"
-    PARTIAL_SOCKETS = InputError, "{where}: sockets is {sockets}, it must be a whole number"
-    UNKNOWN_FIGURE = UsageError, "the target {target} has no figure {name!r}, it has: {known}{similar_hint}"
+    PARTIAL_SOCKETS = InputError, "{where}: sockets must be a whole number, got {sockets}"
+    UNKNOWN_FIGURE = UsageError, "the target {target} has no figure {name!r}; it has: {known}{similar_hint}"
     NO_LINKS = InputError, "{where} has {sockets:g} sockets, but no links between them"
 
 

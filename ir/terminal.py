@@ -50,5 +50,5 @@ def send_log_to_stderr(level: int, message_format: str = "%(message)s") -> None:
 
 
 def listing(lines: Iterable[str]) -> str:
-    """Return a table or a list of facts, one line of print for each of `lines`, whatever names they hold."""
+    """Join the lines of a table or a list of facts; control characters in names are made printable."""
     return "\n".join(printable(line) for line in lines)

@@ -38,8 +38,8 @@ def begins(value: ir.Value, rows: ir.Value) -> bool:
         return False
     offsets, sizes, strides = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))
     whole = list(rows.type.shape)
-    alike = sizes[:-1] == whole[:-1] and list(value.type.shape) == sizes
-    return alike and not any(offsets) and set(strides) == {1}
+    same_shape = sizes[:-1] == whole[:-1] and list(value.type.shape) == sizes
+    return same_shape and not any(offsets) and set(strides) == {1}
 
 
 def computes(op: ir.Operation) -> bool:

@@ -211,8 +211,8 @@ class _Projected:
         step = layout.strides[1]
         expected = (tokens * columns, step, columns, 1)
         axes = zip(layout.shape, layout.strides, expected, strict=True)
-        alike = all(size == 1 or stride == other for size, stride, other in axes)
-        if not whole or not alike or list(rows.type.shape) != [slots * tokens, depth] or step < width:
+        same_strides = all(size == 1 or stride == other for size, stride, other in axes)
+        if not whole or not same_strides or list(rows.type.shape) != [slots * tokens, depth] or step < width:
             return None
         projected = cls(rows, weight.root, layout.offset, step, heads, width)
         inside = projected.first % step + width <= step and projected.base + heads * step <= columns

@@ -99,7 +99,7 @@ from sscc.passes.tiling import (
     NotTileable,
     is_cast,
     is_contraction,
-    is_dequantisation,
+    is_dequantization,
     is_reduction,
     tile_back,
 )
@@ -154,7 +154,7 @@ def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
 def _fuse(body: Any) -> None:
     """Fuse element-wise operations. During fusion the numbers of quantized weights are returned from the body, and
     their readers read arguments instead, because fusion would move the reshapes of weights into the products."""
-    weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantisation(op)]
+    weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantization(op)]
     if not weights:
         run_upstream(body, FUSE, "fusion of element-wise operations")
         return
@@ -286,7 +286,7 @@ def _made_of(value: ir.Value) -> list[ir.Value]:
     """Return the value that another one is a part of, through views; of a dequantized weight its stored parts."""
     root = root_of(value)
     op = producer(root)
-    if op is None or not is_dequantisation(op):
+    if op is None or not is_dequantization(op):
         return [root]
     return [part for operand in op.operands for part in _made_of(operand)]
 
@@ -299,7 +299,7 @@ def body_blocks(kernel: Any) -> list[ir.Block]:
 
 def _is_algorithm(op: ir.Operation) -> bool:
     """Return True for an operation of the `kv` dialect that is a stage by itself."""
-    return op.name.startswith("kv.") and not is_dequantisation(op)
+    return op.name.startswith("kv.") and not is_dequantization(op)
 
 
 def stage_name(ops: Sequence[ir.Operation]) -> str:
@@ -369,7 +369,7 @@ class _Groups:
 
     From the last operation to the first, each joins the stage that reads its result, if there is only one such stage,
     the stage can still be cut into tiles with it, and the operation would not feed a product: the input of a product is
-    streamed into it. Casts (of a weight, for example) and dequantisation do join the product; they work on its tiles.
+    streamed into it. Casts (of a weight, for example) and dequantization do join the product; they work on its tiles.
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -429,13 +429,13 @@ class _Groups:
     def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
         members = [*self.group[op], *target]
         readers = [reader for result in op.results for reader in self._readers(result)]
-        if is_dequantisation(op) and [reader.name for reader in readers] == ["kv.expert_product"]:
+        if is_dequantization(op) and [reader.name for reader in readers] == ["kv.expert_product"]:
             return True
         if any(member.name in COLLECTIVES or df.TOGETHER in member.attributes for member in members):
             return False
         if any(map(_is_algorithm, members)):
             return all(kv.shares_part(op, reader) for reader in readers)
-        if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):
+        if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantization(op)):
             return False
         return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))
 

@@ -117,8 +117,8 @@ class InputThreader(StateThreader):
         if self.tokens == 1:
             return values
         slots, each = self.facts.batch, list(values.type.shape)[1:]
-        apart = with_axis_split(values, 0, slots)
-        return reshape(extract_slice(apart, [0, token, *[0] * len(each)], [slots, 1, *each]), [slots, *each])
+        split = with_axis_split(values, 0, slots)
+        return reshape(extract_slice(split, [0, token, *[0] * len(each)], [slots, 1, *each]), [slots, *each])
 
     def _convolved_token(
         self, values: Values, position: ir.Value, rows: Sequence[ir.Value], new: Sequence[ir.Value]

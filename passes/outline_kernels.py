@@ -85,7 +85,7 @@ GRANULARITIES = ("operation", "layer")
 
 
 class OutlineKernelsErrors(ErrorKind):
-    UNKNOWN_GRANULARITY = UsageError, "granularity is {granularity!r}, but it must be one of {choices}"
+    UNKNOWN_GRANULARITY = UsageError, "granularity must be one of {choices}, got {granularity!r}"
 
 
 @dataclass(frozen=True)

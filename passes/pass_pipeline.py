@@ -71,7 +71,7 @@ class PassPipelineErrors(ErrorKind):
         UsageError,
         "the pass {name} works on a module and cannot be nested on {anchor}; passes that can be nested: {known}",
     )
-    BAD_VALUE = UsageError, "the option {option} of the pass {name} is {value!r}, but it must be of type {type}"
+    BAD_VALUE = UsageError, "the option {option} of the pass {name} must be of type {type}, got {value!r}"
 
 
 _CAPTURED: tuple[Pass, ...] = (
@@ -220,10 +220,10 @@ def passes_between(
 def _first_after(done: Sequence[str], level: str, steps: Sequence[Pass]) -> int:
     """Return the number of the first of `steps` that a module is still to go through."""
     names = {text.partition("{")[0] for text in done}
-    been = [number for number, item in enumerate(steps) if item.name in names]
-    if not been:
-        been = [number for number, item in enumerate(steps) if item.level == level]
-    return been[-1] + 1 if been else 0
+    run_passes = [number for number, item in enumerate(steps) if item.name in names]
+    if not run_passes:
+        run_passes = [number for number, item in enumerate(steps) if item.level == level]
+    return run_passes[-1] + 1 if run_passes else 0
 
 
 def _up_to(level: str, steps: Sequence[Pass], first: int) -> tuple[Pass, ...]:

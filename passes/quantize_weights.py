@@ -134,7 +134,7 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
         if ordered and not _can_reorder(argument, reading):
             count("weights whose columns are needed in their own order")
             continue
-        count("weights quantised")
+        count("weights quantized")
         parts = list(_parts(argument, reading.axis, chosen, ordered))
         added = [block.add_argument(part.type, value.owner.owner.location) for part in parts]
         if ordered:
@@ -323,7 +323,7 @@ def _looked_up(generic: ir.Operation, parts: list[ir.Value], weight_format: Weig
 
 
 def _feeds_choice(weight: ir.Value) -> bool:
-    """Return True if a choice reads the products of a weight without another product between."""
+    """Return True if a choice reads the products of a weight with no other product in between."""
     pending, seen = [weight], set[ir.Operation]()
     while pending:
         for use in pending.pop().uses:
@@ -360,7 +360,7 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
     return axes[0] if len(axes) == 1 else None
 
 
-# ---------------------------------------------------------------------------------------------------- dequantisation
+# ---------------------------------------------------------------------------------------------------- dequantization
 
 
 def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:

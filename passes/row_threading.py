@@ -24,7 +24,7 @@ from sscc.passes.row_layers import RowLayer
 
 
 class RowThreader(RowLayer):
-    """Threads rows that are copied into a cache, that of the layer or of the layer that it shares rows with."""
+    """Threads rows that are copied into the cache of the layer, or of the layer whose rows it shares."""
 
     def rewrite(self) -> Any:
         """See `LayerThreader`."""

@@ -324,12 +324,12 @@ class _Splitter:
         state is also a table if later layers read all of it."""
         hidden: dict[ir.Value, ir.Operation] = {}
         embedded = [value for value in crossing if self._stage_of(value) == EMBED and value in self.of_token]
-        besides = {value for value in embedded if value in inputs} if stage < self.layers else set()
-        if stage == 0 and besides == set(embedded):
-            besides -= {value for value in embedded if _slice_of(value) is None}
+        shared_inputs = {value for value in embedded if value in inputs} if stage < self.layers else set()
+        if stage == 0 and shared_inputs == set(embedded):
+            shared_inputs -= {value for value in embedded if _slice_of(value) is None}
         for value, reader in crossing.items():
             origin = self._stage_of(value)
-            if (origin == EMBED and value not in self.of_token) or value in besides:
+            if (origin == EMBED and value not in self.of_token) or value in shared_inputs:
                 continue
             if value in self.choices.values() and stage < self.layers:
                 continue
@@ -515,9 +515,9 @@ def _layer_prefixes(layers: list[list[ir.Operation]]) -> list[str]:
     With several layers it ends at the component in which the first two layers' paths differ; with one, at the last
     numeric component of its operators' common prefix.
     """
-    apart = [op for operators in layers for op in operators if not any(map(str.isdigit, _path(op)))]
-    if apart:
-        raise SplitLayersErrors.NOT_IN_A_LIST(origin=origin_of(apart[0]))
+    unnumbered = [op for operators in layers for op in operators if not any(map(str.isdigit, _path(op)))]
+    if unnumbered:
+        raise SplitLayersErrors.NOT_IN_A_LIST(origin=origin_of(unnumbered[0]))
     paths = [_common(map(_path, operators)) for operators in layers]
     if len(paths) == 1:
         depth = max(index for index, part in enumerate(paths[0]) if part.isdigit())
@@ -554,6 +554,6 @@ def _path(op: ir.Operation) -> list[str]:
 
 def _common(paths: Iterable[list[str]]) -> list[str]:
     """Return the components that paths begin with alike."""
-    alike = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
-    return [part for part, *_ in alike]
+    common = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return [part for part, *_ in common]
 

@@ -13,7 +13,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.target import Units
 from sscc.ir.views import computes
 from sscc.ir.weight_formats.registry import format_named
-from sscc.passes.tiling import is_contraction, is_dequantisation
+from sscc.passes.tiling import is_contraction, is_dequantization
 
 
 def work_of(ops: Iterable[ir.Operation], units: Units) -> float:
@@ -35,7 +35,7 @@ def _seconds(op: ir.Operation, units: Units) -> float:
         return points_of(op) * (2 if is_contraction(op) else 1) * units.pcus.value / peak.value
     body = [inner for region in op.regions for block in region.blocks for inner in block.operations]
     operations = len(body) - 1  # without the yield
-    if is_dequantisation(op):
+    if is_dequantization(op):
         operations = format_named(str(op.attributes["format"].value)).operations
     passes = ceil(operations / units.simd_stages.value)
     return points_of(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)

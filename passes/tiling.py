@@ -89,8 +89,8 @@ def _back(op: ir.Operation, tiling: Tiling) -> None:
         _back_through_collective(op, axis, tiling)
     elif op.name == "kv.expert_product":
         _back_through_expert_product(op, axis, tiling)
-    elif is_dequantisation(op):
-        _back_through_dequantisation(op, axis, tiling)
+    elif is_dequantization(op):
+        _back_through_dequantization(op, axis, tiling)
     elif permutation is not None:
         tiling.require(op.operands[0], permutation[axis])
     elif op.name == "linalg.generic":
@@ -216,7 +216,7 @@ def _back_through_expert_product(op: ir.Operation, axis: int, tiling: Tiling) ->
     _require_along(op, ("O",), tiling)
 
 
-def _back_through_dequantisation(op: ir.Operation, axis: int, tiling: Tiling) -> None:
+def _back_through_dequantization(op: ir.Operation, axis: int, tiling: Tiling) -> None:
     """Cut matrices or their rows, which are independent of each other."""
     if axis == op.results[0].type.rank - 1:
         raise NotTileable("the cut axis is the one along which weights share scales")
@@ -241,7 +241,7 @@ def is_cast(op: ir.Operation) -> bool:
     return body in (["arith.extf", "linalg.yield"], ["arith.truncf", "linalg.yield"])
 
 
-def is_dequantisation(op: ir.Operation) -> bool:
+def is_dequantization(op: ir.Operation) -> bool:
     """Return True if `op` computes the numbers of a quantized weight."""
     return bool(op.name == "kv.dequantize")
 

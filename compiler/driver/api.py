@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CompileCallErrors(ErrorKind):
-    OWN_TOKENIZER = UsageError, "tokenizer is for a model in memory, but {model} has its own"
+    OWN_TOKENIZER = UsageError, "`tokenizer` applies to models in memory, but {model} has its own"
     OPTION_OF_FILES = UsageError, "a model in memory has its own config and weights: leave {option} out"
     NO_REFERENCE = (
         UsageError,

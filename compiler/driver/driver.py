@@ -513,7 +513,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
-    """Refuse quantised rows of K for a model with ALiBi: they contain positions, which must not be rounded."""
+    """Refuse quantized rows of K for a model with ALiBi: they contain positions, which must not be rounded."""
     coarse = {
         "--kv-dtype int8 or int4": codec_of(geometry).rounds,
         "quantized keys of fewer than 16 bits (--kv-key-bits)": selector_of(geometry).rounds_keys,

@@ -54,7 +54,7 @@ _SEEDS = 2**63
 
 
 class LlmErrors(ErrorKind):
-    TOO_SMALL = UsageError, "{parameter} is {value}, it must be at least 1"
+    TOO_SMALL = UsageError, "{parameter} must be at least 1, got {value}"
     NO_CHAT_TEMPLATE = InputError, "{path} has no chat template, so it cannot chat: use generate"
     SEVERAL_STREAMED = UsageError, "n is {n}, but only one answer can be streamed: use generate"
     PARAMETERS_DIFFER = (

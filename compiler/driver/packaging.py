@@ -87,9 +87,9 @@ def write_artifact(
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
         remember_proof(writer.digest(SCHEDULE), signature)
     layout = layout_of(program, "weight")
-    with timed("report of quantisation"):
-        quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
-    return [*_report(program, signature, weights, checkpoint), *native, *quantised]
+    with timed("report of quantization"):
+        quantized = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
+    return [*_report(program, signature, weights, checkpoint), *native, *quantized]
 
 
 def packing_weights(program: Program, checkpoint: Checkpoint) -> AbstractContextManager[Callable[[], str]]:

@@ -30,7 +30,7 @@ class PreflightErrors(ErrorKind):
     NOTHING_TO_KEEP = (
         UsageError,
         "--weights keep: programs cannot execute the weights of {path} as stored{hint}. Use --weights int8 or int4 to "
-        "quantise them, or leave --weights out",
+        "quantize them, or leave --weights out",
     )
     NO_ROOM_FOR_GOLDEN = UsageError, "--golden-tokens {tokens} leaves no room for a prompt in {context} tokens"
     GOLDEN_TOO_LONG = (
@@ -44,9 +44,9 @@ class PreflightErrors(ErrorKind):
         "the prompt {prompt} has the token {token} ({text!r}), but the model's vocabulary is 0 .. {last}",
     )
     GOLDEN_WITHOUT_WEIGHTS = UsageError, "--save-golden runs the model: give its weights with --checkpoint"
-    GOLDEN_OF_QUANTISED_PROGRAM = (
+    GOLDEN_OF_QUANTIZED_PROGRAM = (
         UsageError,
-        "--save-golden cannot quantise the weights of the exported program {path}: leave one of the two out",
+        "--save-golden cannot quantize the weights of the exported program {path}: leave one of the two out",
     )
 
 
@@ -127,7 +127,7 @@ def golden_prompt(
     if checkpoint is None:
         raise PreflightErrors.GOLDEN_WITHOUT_WEIGHTS()
     if checkpoint.program is not None and options.weight_format not in (None, DENSE):
-        raise PreflightErrors.GOLDEN_OF_QUANTISED_PROGRAM(path=checkpoint.path)
+        raise PreflightErrors.GOLDEN_OF_QUANTIZED_PROGRAM(path=checkpoint.path)
     context = geometry.max_context
     tokens = DEFAULT_GOLDEN_TOKENS if options.golden_tokens is None else options.golden_tokens
     if tokens >= context:

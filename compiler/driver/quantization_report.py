@@ -1,4 +1,4 @@
-"""Report of a compilation on quantised weights: their size, and their error relative to the checkpoint's weights."""
+"""Report of a compilation on quantized weights: their size, and their error relative to the checkpoint's weights."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class QuantizationReportErrors(ErrorKind):
 def quantization_report(
     layout: Layout, dtype: str, read: Reader | None, stored: Mapping[str, str], kept: Callable[[str, Encoding], bool]
 ) -> list[str]:
-    """Return lines about the weights of a program: weights kept as stored, dequantised weights, a summary of quantised
-    weights with one line per kind (equal layers together), and the matrices that are not quantised.
+    """Return lines about the weights of a program: weights kept as stored, dequantized weights, a summary of quantized
+    weights with one line per kind (equal layers together), and the matrices that are not quantized.
 
     Args:
-        dtype: dtype of the program's weights without quantisation.
+        dtype: dtype of the program's weights without quantization.
         read: returns the checkpoint's tensors; None without a checkpoint, in which case no error is measured.
         stored: description of the format of each quantized weight in the checkpoint, by source.
         kept: returns True if the checkpoint stores a source in the given encoding.
 
     Returns:
-        no lines if neither the checkpoint nor the program has quantised weights.
+        no lines if neither the checkpoint nor the program has quantized weights.
     """
     encoded = {name: stack for name, stack in layout.items() if stack.encoding}
     as_stored = {n: s for n, s in encoded.items() if all(kept(source, _encoding(s)) for source in s.sources)}
     kept_sources = {source for stack in as_stored.values() for source in stack.sources}
     rounded = {name: stack for name, stack in encoded.items() if name not in as_stored}
     lines = [_summary("kept", as_stored, dtype)] if as_stored else []
-    lines += _dequantised(layout, stored, kept_sources)
-    return [*lines, *_quantised(layout, rounded, dtype, read)] if rounded else lines
+    lines += _dequantized(layout, stored, kept_sources)
+    return [*lines, *_quantized(layout, rounded, dtype, read)] if rounded else lines
 
 
-def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
-    """Return a line about sources that were dequantised, possibly to be quantised again: their size in the program, and
+def _dequantized(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
+    """Return a line about sources that were dequantized, possibly to be quantized again: their size in the program, and
     the options that reduce it."""
     sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
     counts = Counter(stored[source] for source in sources if source in stored)
@@ -60,7 +60,7 @@ def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str
             sizes[stack.spec.dtype] += stack.spec.nbytes
     held = ", ".join(f"{format_bytes(nbytes)} in {dtype}" for dtype, nbytes in sorted(sizes.items()))
     grown = f"; they take {held}, or less with --weights int8 or int4" if held else ""
-    return [f"dequantised: weights of the checkpoint, {listed}{grown}"]
+    return [f"dequantized: weights of the checkpoint, {listed}{grown}"]
 
 
 def _summary(word: str, encoded: Layout, dtype: str) -> str:
@@ -75,9 +75,9 @@ def _summary(word: str, encoded: Layout, dtype: str) -> str:
     )
 
 
-def _quantised(layout: Layout, encoded: Layout, dtype: str, read: Reader | None) -> list[str]:
+def _quantized(layout: Layout, encoded: Layout, dtype: str, read: Reader | None) -> list[str]:
     values = [stack for stack in encoded.values() if _encoding(stack).is_first]
-    summary = _summary("quantised", encoded, dtype)
+    summary = _summary("quantized", encoded, dtype)
     kinds = _kinds(values)
     if read is None:
         return [summary, *_left(layout)]
@@ -119,7 +119,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
 
 
 def _left(layout: Layout) -> Iterator[str]:
-    """Yield a line with the reason for each kind of matrices that is not quantised."""
+    """Yield a line with the reason for each kind of matrices that is not quantized."""
     encoded = {source: stack for stack in layout.values() if stack.encoding for source in stack.sources}
     group = next(_encoding(stack).format.block for stack in encoded.values())
     for kind, sources in _kinds([stack for stack in layout.values() if not stack.encoding]).items():
@@ -128,7 +128,7 @@ def _left(layout: Layout) -> Iterator[str]:
         if len(shape) < _MATRIX:
             continue
         if name in encoded:
-            reason = "it is used for look-ups; matmuls use a quantised copy"
+            reason = "it is used for look-ups; matmuls use a quantized copy"
         elif any(size % group for size in shape):
             reason = f"it is not only used in matmuls, or groups of {group} do not divide {list(shape)}"
         else:

@@ -282,8 +282,8 @@ class _BodyEmitter:
                 continue
             body.bind(argument, f"in{len(accesses)}")
             rows = access_map(maps[index], maps[index].n_dims, self.origin)
-            alone = len(inputs) == 1 and len(maps[-1].results) < len(maps[0].results)  # a sum, say
-            accesses.append(self._access(value, rows) if alone else sch.Access(self.name(value), rows))
+            reduces = len(inputs) == 1 and len(maps[-1].results) < len(maps[0].results)  # a sum, say
+            accesses.append(self._access(value, rows) if reduces else sch.Access(self.name(value), rows))
         return accesses
 
     def _access(self, value: ir.Value, rows: tuple[tuple[int, ...], ...]) -> sch.Access:

@@ -49,8 +49,8 @@ _NEUTRAL = {
     "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules",
     "task_type", "use_rslora",
 }  # fmt: skip
-"""Fields that are read here, or that describe the adapter's training or its modules, which its tensors show. The model
-itself says which weights are stored as [K, N] (`fan_in_fan_out`)."""
+"""Known fields: those that are read here, and those that may be ignored. The latter describe the adapter's training, or
+facts that tensors and model show: the adapted modules, and weights stored as [K, N] (`fan_in_fan_out`)."""
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the weights of the base model; the adapter's file does not contain these changes."""
 
@@ -74,7 +74,7 @@ class AdapterErrors(ErrorKind):
     )
     SHAPE = InputError, "{path}: {tensor!r} has shape {shape}, expected {expected}"
     RANK = InputError, "{path}: {module!r} has rank {rank}, but adapter_config.json states {expected}"
-    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} is {dtype}, it must be f16, bf16 or f32"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} must be f16, bf16 or f32, got {dtype}"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} has a number that is not finite"
     OF_PROGRAM = UsageError, "--lora cannot change the exported program {path}: merge the adapter before the export"
 

@@ -75,10 +75,10 @@ class AdmissionErrors(ErrorKind):
     )
     BAD_SHARED_LAYERS = (
         InputError,
-        "{model}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers",
+        "{model}: num_kv_shared_layers must be a number below the {layers} layers, got {shared!r:.80}",
     )
-    BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters is {value:.80}, it must be an object"
-    BAD_ROPE_TYPE = InputError, "{model}: rope_type is {value:.80}, it must be a word"
+    BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters must be an object, got {value:.80}"
+    BAD_ROPE_TYPE = InputError, "{model}: rope_type must be a word, got {value:.80}"
     # Reasons of REFUSED, and suspicions for a model that capture refuses.
     APPENDED_TOKENS = (
         UnsupportedError,
@@ -110,7 +110,7 @@ class AdmissionErrors(ErrorKind):
     )
     SEVERAL_STACKS = (
         UnsupportedError,
-        "it is composed of several models ({parts}), and is no one stack of layers (num_hidden_layers)",
+        "it consists of several models ({parts}) instead of one stack of layers (num_hidden_layers)",
     )
     LAYERS_DIFFER = UnsupportedError, "layers that differ in more than their heads (per_layer_config: {fields})"
     NOT_CAUSAL = UnsupportedError, "its attention is not causal ({field} = {value})"
@@ -320,7 +320,7 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
-        said: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
+        fields: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
         if kind in FULL_LAYERS | HYBRID_LAYERS | LAYER_TYPES | STATELESS_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
@@ -330,13 +330,13 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
             if type(size) is not int or size < 1:
                 yield AdmissionErrors.NO_CHUNK(layer=layer, size=size)
         elif kind in STATE_LAYERS:
-            yield AdmissionErrors.STATE_LAYER(**said)
+            yield AdmissionErrors.STATE_LAYER(**fields)
         elif kind in INDEXED_LAYERS and any(getattr(config, name, None) for name in TOPK_FIELDS):
             continue
         elif kind in INDEXED_LAYERS | COMPRESSED_LAYERS:
-            yield AdmissionErrors.INDEXED_LAYER(**said)
+            yield AdmissionErrors.INDEXED_LAYER(**fields)
         else:
-            yield AdmissionErrors.OTHER_LAYER(**said)
+            yield AdmissionErrors.OTHER_LAYER(**fields)
 
 
 def _window(config: PreTrainedConfig, field: str, layer: int) -> Iterator[SsccError]:

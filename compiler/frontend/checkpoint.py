@@ -32,7 +32,7 @@ from sscc.compiler.frontend.model_config import (
     text_decoder,
 )
 from sscc.compiler.frontend.naming import RenamedSource
-from sscc.compiler.frontend.quantised_source import QuantisedSource, quantised_weights
+from sscc.compiler.frontend.quantized_source import QuantizedSource, quantized_weights
 from sscc.compiler.frontend.sources import (
     DictSource,
     StoredForm,
@@ -157,7 +157,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
-        """Contents of the tokenizer's files, by name; those of tokenizer_files.TOKENIZER_FILES that exist."""
+        """Contents of the existing files of `tokenizer_files.TOKENIZER_FILES`, by name."""
         return self.load_tokenizer()
 
     @cached_property
@@ -413,7 +413,7 @@ def model_weights(
     The configs no longer tie the head to the embedding if the file stores different values for the two."""
     quantization = quantization_of(whole)
     if quantization:
-        source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
+        source = QuantizedSource(source, quantized_weights(source, quantization, str(path)))
     _check_weight_dtypes(path, source)
     is_whole = decoder is whole
     renamed = RenamedSource(source, decoder, None if is_whole else whole)

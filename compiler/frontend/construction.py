@@ -51,7 +51,7 @@ class ConstructionErrors(ErrorKind):
     )
     LARGE_TABLES = (
         InputError,
-        "the {model} of this config computes tables of {size}, at most {most} are compiled: {table} alone takes "
+        "the {model} of this config computes tables of {size}, above the limit of {most}: {table} alone takes "
         "{table_size}",
     )
     TOO_MANY_PARAMETERS = InputError, "the model of this config has more than {most} named parameters"

@@ -145,7 +145,7 @@ def _traced(
     """Return the graph of one call of an operator, decomposed. Its placeholders are the tensors in order.
 
     Args:
-        arguments, keywords: of the call, with `_Operand` for tensors and `_Literal` for other values.
+        arguments, keywords: arguments of the call, with `_Operand` for tensors and `_Literal` for other values.
         default_dtype: torch's default dtype, which decompositions use for numbers. It is a part of the key only.
     """
     mode = _trace_mode()

@@ -48,7 +48,7 @@ Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a mod
 
 
 class EagerErrors(ErrorKind):
-    EMPTY_PROMPT = UsageError, "the prompt has 0 tokens, it must have at least 1"
+    EMPTY_PROMPT = UsageError, "the prompt must have at least 1 token, got 0"
     PROMPT_TOO_LONG = UsageError, "the prompt has {tokens} tokens, more than max-context {context}"
     NO_ATTENTION = UnsupportedError, "the model never calls sscc::attention: its attention cannot be compressed"
     NO_PREFILL = UsageError, "decode needs a prefill first"
@@ -58,7 +58,7 @@ class EagerErrors(ErrorKind):
         "the model calls {operator} for layer {layer} where layer {expected} was expected: layers must come in order, "
         "and call an operator once",
     )
-    NO_FETCH = UsageError, "a step fetches {rows} rows, it must be at least 1"
+    NO_FETCH = UsageError, "a step must fetch at least 1 row, got {rows}"
     TEXT_TOO_LONG = UsageError, "{prompt} prompt tokens and {tokens} new tokens exceed max-context {context}"
     OTHER_IMPLEMENTATION = (
         UnsupportedError,

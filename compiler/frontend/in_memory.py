@@ -35,7 +35,7 @@ class InMemoryErrors(ErrorKind):
         "{name} is not a model of transformers (PreTrainedModel): export it with torch.export and compile the .pt2, or "
         "unwrap the model inside it (adapters have merge_and_unload)"
     )
-    TOKENIZER = UsageError, "tokenizer is a {form}, it must be one of transformers or tokenizers"
+    TOKENIZER = UsageError, "tokenizer must be one of transformers or tokenizers, got a {form}"
     NOT_SAVED = InputError, "{name} cannot be saved by transformers: {cause}"
     QUANTIZED = UnsupportedError, "{name} is quantized in memory (quantization_config): compile its folder"
     OWN_CLASS = UnsupportedError, "{name} is a user's own class: its changes to {base} would be lost"
@@ -48,7 +48,7 @@ class InMemoryErrors(ErrorKind):
     )
     MODULE_MISSING = UnsupportedError, "{name} lacks the module {module}, which transformers' has"
     NO_VALUES = UnsupportedError, "{name}: {tensor} is on the meta device and has no values: load the weights first"
-    ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, weights are read on the CPU: call model.cpu()"
+    ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, but weights are read on the CPU: call model.cpu()"
     DOES_NOT_RUN = UnsupportedError, "{name} does not run: {cause}"
     DIFFERS = UnsupportedError, (
         "{name} does not compute what its config and weights define: over {tokens} tokens its logits differ by "
@@ -66,7 +66,7 @@ def open_model(model: object, tokenizer: object = None, *, weights: bool = True)
 
     Raises:
         UsageError: `model` is not a module, or `tokenizer` not a tokenizer.
-        UnsupportedError: not a causal language model of transformers, one that is quantised or on another device, or
+        UnsupportedError: not a causal language model of transformers, one that is quantized or on another device, or
             one that does not compute what its config and weights define.
         InputError: transformers cannot write the config or the tokenizer.
     """

@@ -156,8 +156,8 @@ class IndexRecogniser(TorchFunctionMode):
         if not (known.form == "blocks" or (known.form == "summed" and known.rectified)):
             return None
         assert self.layer is not None
-        said = [getattr(self._config, name, None) for name in TOPK_FIELDS]
-        whole = next((n for n in said if isinstance(n, int) and k == min(n, scores.shape[-1])), None)
+        sizes = [getattr(self._config, name, None) for name in TOPK_FIELDS]
+        whole = next((n for n in sizes if isinstance(n, int) and k == min(n, scores.shape[-1])), None)
         if whole is None:
             fields = ", ".join(TOPK_FIELDS)
             raise LearnedIndexErrors.TOPK(layer=self.layer, topk=k, count=scores.shape[-1], fields=fields)

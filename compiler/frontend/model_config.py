@@ -56,9 +56,9 @@ class ModelConfigErrors(ErrorKind):
     NO_FILE = InputError, "{path} does not exist{hint}"
     NOT_READABLE = InputError, "{path} cannot be read: {reason}"
     NOT_JSON = InputError, "{origin} is not readable JSON: {cause}"
-    NOT_AN_OBJECT = InputError, "{origin} holds a JSON {type}, it must hold an object"
+    NOT_AN_OBJECT = InputError, "{origin} must hold a JSON object, got a JSON {type}"
     TOO_DEEP = InputError, "{origin} is nested deeper than {depth} levels, or holds over {items} items"
-    TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
+    TOO_MANY_LAYERS = InputError, "{origin}: {field} must be at most {most}, got {layers:.6g}"
     ARTIFACT = (
         UsageError,
         "{path} is a compiled artifact, not a model: give the checkpoint from which it was compiled. `sscc run "
@@ -71,8 +71,8 @@ class ModelConfigErrors(ErrorKind):
         "{origin}: transformers {version} does not know the architecture {model!r}{hint}: export the model yourself "
         "and give the .pt2",
     )
-    BAD_LAYER_TYPES = InputError, "{model}: {field} is {value!r:.80}, it must be a list of words, one per layer"
-    BAD_TOKENS = InputError, "{origin}: {field} is {value!r:.80}, it must be a token id or a list of token ids"
+    BAD_LAYER_TYPES = InputError, "{model}: {field} must be a list of words, one per layer, got {value!r:.80}"
+    BAD_TOKENS = InputError, "{origin}: {field} must be a token id or a list of token ids, got {value!r:.80}"
     ENCODER_DECODER = (
         UnsupportedError,
         "{origin}: {model} is an encoder-decoder (is_encoder_decoder = True), only decoder-only models compile",
@@ -246,8 +246,8 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if listed is None:
         package = type(config).__module__.rpartition(".")[0].rpartition(".")[2]
-        wholes = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if model_type_to_module_name(name) == package]
-        classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
+        model_types = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if model_type_to_module_name(name) == package]
+        classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in model_types]
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
     return headed_class(config) if cls is None else cls

@@ -23,7 +23,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from sscc.compiler.frontend.construction import build_skeleton, build_whole
 from sscc.compiler.frontend.model_config import causal_class
-from sscc.compiler.frontend.quantised_source import QuantisedSource
+from sscc.compiler.frontend.quantized_source import QuantizedSource
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, quoted
@@ -171,7 +171,7 @@ class RenamedSource(TensorSource):
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feed the stored tensors, to avoid computing numbers."""
-        if isinstance(self._source, QuantisedSource):
+        if isinstance(self._source, QuantizedSource):
             self._source.update_digest(digest)
         else:
             super().update_digest(digest)

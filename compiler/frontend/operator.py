@@ -103,8 +103,8 @@ class AttentionErrors(ErrorKind):
     )
     CHOICES = (
         UnsupportedError,
-        "layer {layer} chooses positions for {choices} groups of heads, and has {kv_heads} KV heads, which do not "
-        "divide into so many groups",
+        "layer {layer} chooses positions for {choices} groups of heads, but its {kv_heads} KV heads cannot be "
+        "divided into {choices} groups",
     )
     BAD_SOFTCAP = UnsupportedError, "layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0"
     BAD_SINKS = (
@@ -226,8 +226,8 @@ def attention_function(
     layer = getattr(module, "layer_idx", None)
     if layer is None:
         raise AttentionErrors.NO_LAYER(type=type(module).__name__)
-    told = attention_mask if isinstance(attention_mask, WindowMask) else None
-    if attention_mask is not told and not isinstance(attention_mask, CausalMask):
+    mask = attention_mask if isinstance(attention_mask, WindowMask) else None
+    if attention_mask is not mask and not isinstance(attention_mask, CausalMask):
         raise AttentionErrors.MASK(layer=layer)
     if dropout:
         raise AttentionErrors.DROPOUT(layer=layer, dropout=dropout)
@@ -236,7 +236,7 @@ def attention_function(
     choices = [keywords.pop(name) for name in CHOICES if isinstance(keywords.get(name), Choice)]
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    window = bounded_window(layer, sliding_window, getattr(module, "config", None), told)
+    window = bounded_window(layer, sliding_window, getattr(module, "config", None), mask)
     cap, sinks = _softcap(layer, softcap), _sinks(layer, s_aux, query)
     if choices and key.shape[1] % choices[0].chosen.shape[1]:
         raise AttentionErrors.CHOICES(layer=layer, choices=choices[0].chosen.shape[1], kv_heads=key.shape[1])

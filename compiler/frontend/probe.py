@@ -161,8 +161,8 @@ def _compared(
 
 
 def _running(checkpoint: Checkpoint, forward: Forward) -> Forward:
-    """Return `forward` of an exported program, with exceptions blamed on the program: its dtypes or shapes do not fit
-    together."""
+    """Return `forward` of an exported program. Its exceptions are reported as errors of the program, whose dtypes or
+    shapes do not match."""
 
     def run(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         try:
@@ -240,7 +240,7 @@ def golden_for(
 
     Args:
         vocabulary: token ids of the prompt are 0 .. vocabulary - 1.
-        layout: weights of the program. Quantised weights are dequantised in the recorded run too, so it differs from
+        layout: weights of the program. Quantized weights are dequantized in the recorded run too, so it differs from
             the program only by rounding.
         prompt: tokens; if empty, a fixed random prompt that is longer than the cache, if it fits.
         tokens: number of tokens to generate.
@@ -250,7 +250,7 @@ def golden_for(
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or the weights of an exported program are
-            quantised.
+            quantized.
     """
     count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
     if count >= geometry.max_context:

@@ -53,7 +53,7 @@ tril_ triu_ unsqueeze_ zero_
 """
 ATEN = frozenset(_ATEN.split())
 """Names of operators of ATen, with every overload that takes tensors and returns its result. Operators for random
-numbers, files, devices, quantised and sparse tensors are excluded, and so are overloads of plain lists and numbers,
+numbers, files, devices, quantized and sparse tensors are excluded, and so are overloads of plain lists and numbers,
 which are TorchScript's and could create results of any size."""
 
 SSCC = frozenset({"attention", "short_convolution", "expert_product", "topk"})

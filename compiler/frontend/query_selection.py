@@ -8,7 +8,7 @@ query, estimated by quantized keys, and attends to sinks, ring and these::
                  sinks       | candidates, by quantized keys | ring
 
 Quantized keys of every token, in about two bits, are from arXiv 2604.08426; rotating them first is from QuIP# (arXiv
-2402.04396); their levels are the Lloyd-Max quantiser's for a Gaussian. Including sinks and ring in the softmax over
+2402.04396); their levels are the Lloyd-Max quantizer's for a Gaussian. Including sinks and ring in the softmax over
 candidates is ours: without them a head that attends to a sink would have as much influence as one that searches.
 
 The code is written for readability, vectorised over sequences, heads and rows. `sscc.ir.quantized_keys` has the same

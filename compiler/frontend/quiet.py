@@ -30,8 +30,8 @@ def quiet_libraries() -> Iterator[None]:
     finally:
         for logger, level in zip(heads, levels, strict=True):
             logger.setLevel(level)
-        for logger, was in zip(rest, disabled, strict=True):
-            logger.disabled = was
+        for logger, old in zip(rest, disabled, strict=True):
+            logger.disabled = old
 
 
 def one_line(error: BaseException) -> str:

@@ -36,10 +36,10 @@ TENSORS = ("observed", "log_sum_exp", "k_scratch", "v_scratch", "query_positions
 
 class RuleErrors(ErrorKind):
     SCORES_FAIL = InputError, "{place}: {rule}.scores: {cause}"
-    NO_TENSOR = InputError, "{place}: {rule}.scores returns {type}, it must return a tensor of scores"
+    NO_TENSOR = InputError, "{place}: {rule}.scores must return a tensor of scores, got {type}"
     OTHER_SHAPE = (
         InputError,
-        "{place}: {rule}.scores returns [{shape}] numbers of {dtype}, it must return [{expected}]: a float for each "
+        "{place}: {rule}.scores returns [{shape}] numbers of {dtype}; it must return [{expected}]: a float for each "
         "KV head "
         "and position",
     )
@@ -266,18 +266,18 @@ def _check(rule: Rule, sizes: AttentionSizes, g: Geometry) -> None:
     place = method_of(rule)
     with torch.no_grad():
         before = [tensor.clone() for tensor in _tensors(whole)]
-        exact, again = scores_of(rule, whole), scores_of(rule, replace(whole))
+        exact, repeated = scores_of(rule, whole), scores_of(rule, replace(whole))
         if not all(map(torch.equal, before, _tensors(whole))):
             raise RuleErrors.CHANGES_PROMPT(place=place, rule=rule.name)
-        if bool(exact.isfinite().all()) and not torch.equal(exact, again):
+        if bool(exact.isfinite().all()) and not torch.equal(exact, repeated):
             raise RuleErrors.RANDOM(place=place, rule=rule.name)
         padded = scores_of(rule, _with_rows_behind(whole, g, rows))[:, :n]
     if not bool(exact.isfinite().all()):
         raise RuleErrors.NOT_FINITE(place=place, rule=rule.name, tokens=n)
-    apart = (exact - padded).abs().max() if bool(padded.isfinite().all()) else torch.inf
-    if not apart <= CHECK_TOLERANCE * exact.abs().max():
+    difference = (exact - padded).abs().max() if bool(padded.isfinite().all()) else torch.inf
+    if not difference <= CHECK_TOLERANCE * exact.abs().max():
         raise RuleErrors.READS_BEHIND(
-            place=place, rule=rule.name, tokens=n, apart=float(apart), largest=float(exact.abs().max())
+            place=place, rule=rule.name, tokens=n, apart=float(difference), largest=float(exact.abs().max())
         )
 
 

@@ -72,7 +72,7 @@ class SourceErrors(ErrorKind):
     DAMAGED = InputError, "{path} is truncated or corrupted: {cause}"
     TOO_MANY = InputError, "{path} has {tensors} tensors, more than the limit of {limit}"
     NOT_IN_SHARD = InputError, "{path} lacks tensor {tensor!r}, which the index of the checkpoint places in this file"
-    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} has dtype {dtype}, it must be f16, bf16, f32 or f64"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} must be f16, bf16, f32 or f64, got {dtype}"
     TENSOR_UNREADABLE = InputError, "{path}: tensor {tensor!r} cannot be read: {cause}"
     NO_CODES = InternalError, "{tensor!r} is not stored as codes"
     NO_WEIGHT_MAP = InputError, "{path} has no weight_map: it must map every tensor to its shard"

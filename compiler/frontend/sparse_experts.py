@@ -174,8 +174,8 @@ def _product(x: Known | None, y: Known | None) -> _Chosen | None:
         return None
     if isinstance(x, _Copies) and x.experts == y.experts and y.layout == "rows" and y.fill == 0:
         return replace(y, rows=x.tokens[:, None] * y.rows)
-    alike = isinstance(x, _Chosen) and x.index is y.index and x.layout == y.layout and x.rows.shape == y.rows.shape
-    return replace(y, rows=x.rows * y.rows, fill=x.fill * y.fill) if isinstance(x, _Chosen) and alike else None
+    same_rows = isinstance(x, _Chosen) and x.index is y.index and x.layout == y.layout and x.rows.shape == y.rows.shape
+    return replace(y, rows=x.rows * y.rows, fill=x.fill * y.fill) if isinstance(x, _Chosen) and same_rows else None
 
 
 def _multiplied(x: _Chosen, weight: Any) -> _Chosen | None:

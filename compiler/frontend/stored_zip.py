@@ -44,7 +44,7 @@ class StoredZipErrors(StoredZipKind):
     TOO_LARGE = "the zip directory has {members} members in {bytes} bytes, more than the limit of {limit} members"
     DIRECTORY_DAMAGED = "the zip directory is damaged at entry {entry}"
     NAME = "member {name!r} has a name that is not plain: letters, digits and /, without .. and at most 1024 long"
-    TWICE = "the archive has member {name!r} twice, or in another case"
+    TWICE = "the archive has two members {name!r} (case does not count)"
     NOT_STORED = "member {name!r} is compressed or encrypted: torch.export.save stores members as they are"
     HEADER_DIFFERS = "member {name!r}: its local header and the zip directory disagree"
     OVERLAPS = "member {name!r} overlaps another member or the zip directory"

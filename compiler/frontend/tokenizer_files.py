@@ -51,7 +51,7 @@ class TokenizerFilesErrors(ErrorKind):
         "{path}: the tokenizer has a file named {name!r:.80}: names consist of letters, digits, '.', '_' and '-'",
     )
     NOT_TEXT = InputError, "{path}: a file of the tokenizer is not text: {cause}"
-    TEMPLATE_NOT_TEXT = InputError, "{path}: chat_template is a JSON {type}, it must be a text"
+    TEMPLATE_NOT_TEXT = InputError, "{path}: chat_template must be a text, got a JSON {type}"
     NO_DEFAULT_TEMPLATE = InputError, "{path} has the chat templates {names}, but none called {default!r}"
 
 

@@ -61,9 +61,9 @@ def load_model(
     Args:
         reach: number of positions to which the fields of `REACHES` are reduced, and beyond which a text has long-text
             frequencies, if a text of `context` positions has these; None for no change.
-        layout: weights of a program. Parameters that it has quantised are dequantised from its codes; those that the
+        layout: weights of a program. Parameters that it has quantized are dequantized from its codes; those that the
             checkpoint stores in the same format already are. An embedding whose rows are looked up keeps its own
-            numbers, even if the head, which is tied to it, is quantised.
+            numbers, even if the head, which is tied to it, is quantized.
         kinds: read only the captured layers, without which the model must not run (`only_captured`).
         tokens: read only the rows of these tokens of the embedding and of the head; token i of the model is then the
             i-th of these. None reads all rows, as does a model without a head.
@@ -123,7 +123,7 @@ def _read_parameters(
             elif name not in streamed:
                 looked_up = source in plain and isinstance(module, torch.nn.Embedding)
                 module._parameters[name.rpartition(".")[2]] = numbers.shared(
-                    source, parameter.dtype, quantised=not looked_up
+                    source, parameter.dtype, quantized=not looked_up
                 )
 
 
@@ -139,7 +139,7 @@ def _ends(model: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
 
 
 def _encodings(checkpoint: Checkpoint, layout: Layout) -> dict[str, Encoding]:
-    """Return the encodings of tensors that a program has quantised, but the checkpoint not in the same way, by name."""
+    """Return the encodings of tensors that a program has quantized, but the checkpoint not in the same way, by name."""
     return {
         source: Encoding.parse(stack.encoding)
         for stack in layout.values()
@@ -159,10 +159,10 @@ class _Numbers:
     _rows: dict[str, torch.nn.Parameter] = field(default_factory=dict)
     _shared: dict[tuple[str, bool], torch.nn.Parameter] = field(default_factory=dict)
 
-    def read(self, name: str, dtype: torch.dtype, *, quantised: bool = True) -> torch.nn.Parameter:
-        """Read a parameter. With `quantised` it is dequantised from the program's codes, if there are any."""
+    def read(self, name: str, dtype: torch.dtype, *, quantized: bool = True) -> torch.nn.Parameter:
+        """Read a parameter. With `quantized` it is dequantized from the program's codes, if there are any."""
         values = self.checkpoint.tensor(name).to(dtype)
-        if quantised and name in self.encodings:
+        if quantized and name in self.encodings:
             rounded = round_trip(values.float().numpy(), self.encodings[name])
             values = torch.from_numpy(rounded).to(dtype)
         return torch.nn.Parameter(values, requires_grad=False)
@@ -188,11 +188,11 @@ class _Numbers:
             parts[part.name] = stored[list(self.tokens)]
         return torch.from_numpy(dequantize(parts, form.format))
 
-    def shared(self, name: str, dtype: torch.dtype, *, quantised: bool) -> torch.nn.Parameter:
+    def shared(self, name: str, dtype: torch.dtype, *, quantized: bool) -> torch.nn.Parameter:
         """Read a parameter like `read`, once for all modules that are tied."""
-        key = name, quantised and name in self.encodings
+        key = name, quantized and name in self.encodings
         if key not in self._shared:
-            self._shared[key] = self.read(name, dtype, quantised=quantised)
+            self._shared[key] = self.read(name, dtype, quantized=quantized)
         return self._shared[key]
 
 

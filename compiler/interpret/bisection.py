@@ -30,7 +30,7 @@ from sscc.runtime.session.session import Session
 
 
 class BisectionErrors(ErrorKind):
-    BAD_STEPS = UsageError, "--steps is {steps}, it must be at least 0"
+    BAD_STEPS = UsageError, "--steps must be at least 0, got {steps}"
     TOO_LONG = UsageError, (
         "{prompt_tokens} prompt tokens and {steps} steps do not fit: the prompt needs at least 1 token, both together "
         "at most {max_context} (max-context)"

@@ -40,13 +40,13 @@ from sscc.runtime.session.session import Session
 
 
 class EvaluatedModuleErrors(ErrorKind):
-    NO_ENTRY = UsageError, "the module has no entry {entry!r}, it has: {entries}"
-    NO_STATE = UsageError, "the module has no state {state!r}, it has: {states}"
+    NO_ENTRY = UsageError, "the module has no entry {entry!r}; it has: {entries}"
+    NO_STATE = UsageError, "the module has no state {state!r}; it has: {states}"
     ENTRIES_DISAGREE = InternalError, "the entries disagree about {state}: {type} and {other}"
     NO_INPUT = UsageError, "the input {input!r} is missing"
     INPUT_SHAPE = UsageError, "the input {input!r} has shape [{shape}], expected {expected}"
-    NO_WEIGHT = InputError, "the {role} {tensor!r} is missing, the module needs {expected}"
-    WEIGHT_SHAPE = InputError, "the {role} {tensor!r} has shape [{shape}], the module needs {expected}"
+    NO_WEIGHT = InputError, "the {role} {tensor!r} is missing; the module needs {expected}"
+    WEIGHT_SHAPE = InputError, "the {role} {tensor!r} must be {expected}, got shape [{shape}]"
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", *STEPS, SCORE)

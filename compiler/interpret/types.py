@@ -12,7 +12,7 @@ from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 
 
 class EvaluatedTypeErrors(ErrorKind):
-    UNKNOWN_PRECISION = UsageError, "--precision is {precision!r}, it must be one of: {known}"
+    UNKNOWN_PRECISION = UsageError, "--precision must be one of {known}, got {precision!r}"
     NO_VALUES = UnsupportedError, "values of the type {type} cannot be evaluated"
     DYNAMIC = UnsupportedError, "values of the type {type} cannot be evaluated, because its size is not static"
 

@@ -70,7 +70,7 @@ class OptionErrors(ErrorKind):
         "{option} needs --dump-ir-dir, --print-ir-before, --print-ir-after, or --compile-to with a lower level",
     )
     NO_OPT_LEVEL = UsageError, "-O{level} does not exist; the levels are {known}"
-    EVEN_POOL = UsageError, "--kv-pool is {pool}, but the width of the pooling must be odd"
+    EVEN_POOL = UsageError, "--kv-pool must be odd, got {pool}"
     ONLY_BY_QUERY = UsageError, "{option} needs --kv-policy query"
     BUDGET_PER_LAYER = (
         UsageError,
@@ -110,7 +110,7 @@ class OptionErrors(ErrorKind):
     )
     UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
     WEIGHTS_TWICE = UsageError, "--weights {text} contains both {first} and {second}: give one of them"
-    UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
+    UNKNOWN_WEIGHTS = UsageError, "--weights must be one of {known}, got {word!r}"
     BUDGET_TOO_SMALL = (
         UsageError,
         "a KV budget of {budget} rows leaves {left} for {part} after {others}, at least {least} is needed: raise "
@@ -218,7 +218,7 @@ class CompileOptions:
         model_help=f"selection of rows: {' or '.join(KV_POLICIES)}", of_models=True, rows=True, in_dump=True,
     )  # fmt: skip
     kv_key_bits: int | None = option(
-        None, "bits per value of the key copies used for selection: 1, 2, 4, or 16 (the keys themselves); needs "
+        None, "bits per value of the quantized keys used for selection: 1, 2, 4, or 16 (the keys themselves); needs "
         "--kv-policy query", "BITS", group=CACHE, default=str(DEFAULT_KEY_BITS), rows=True, in_dump=True,
     )  # fmt: skip
     kv_fetch: int | None = option(

@@ -20,10 +20,10 @@ MOST_VALUES = 256
 
 
 class ModellingErrors(ErrorKind):
-    NOT_A_FIGURE = UsageError, "{option} is {text!r}, but it must be NAME=VALUE, such as hbm.bandwidth=3.2e12"
+    NOT_A_FIGURE = UsageError, "{option} must be NAME=VALUE, such as hbm.bandwidth=3.2e12, got {text!r}"
     NOT_A_SWEEP = (
         UsageError,
-        "{option} is {text!r}, but it must be NAME=VALUE,VALUE,.. or NAME=LOW..HIGH:COUNT with a count of 2 to {most}",
+        "{option} must be NAME=VALUE,VALUE,.. or NAME=LOW..HIGH:COUNT with a count of 2 to {most}, got {text!r}",
     )
 
 

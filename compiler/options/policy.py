@@ -33,11 +33,11 @@ OPTION = "--kv-policy"
 
 
 class PolicyErrors(ErrorKind):
-    BAD_TOPK = UsageError, "{rule}.topk returns {rows!r} for layer {layer}, it must return an int of at least 0"
-    NO_POLICY = UsageError, "{option} is {value!r}, it must be a name, a file or an sscc.Policy"
+    BAD_TOPK = UsageError, "{rule}.topk must return an int of at least 0, got {rows!r} for layer {layer}"
+    NO_POLICY = UsageError, "{option} must be a name, a file or an sscc.Policy, got {value!r}"
     UNKNOWN = (
         UsageError,
-        "{option} is {value!r}, it must be one of {known}, or a file with a rule, FILE{suffix}{hint}",
+        "{option} must be one of {known}, or a file with a rule, FILE{suffix}, got {value!r}{hint}",
     )
     NOT_READABLE = InputError, "{path}: the rule cannot be read: {reason}{hint}"
     NOT_IN_FILE = InputError, "{path} has no policy {rule}{hint}"
@@ -45,9 +45,9 @@ class PolicyErrors(ErrorKind):
     SEVERAL = InputError, "{path} defines the policies {rules}: name one of them, as {path}:CLASS"
     FILE_FAILS = InputError, "{place}: {type}: {cause}"
     TAKES_ARGUMENTS = UsageError, "the policy {rule} cannot be constructed without arguments: {cause}"
-    BAD_OBS = UsageError, "{rule}.obs is {obs!r}, it must be a number of queries, {whole!r} or None"
-    BAD_POOL = UsageError, "{rule}.pool is {pool!r}, it must be an odd number of positions"
-    BAD_POOL_MODE = UsageError, "{rule}.pool_mode is {mode!r}, it must be one of {known}"
+    BAD_OBS = UsageError, "{rule}.obs must be a number of queries, {whole!r} or None, got {obs!r}"
+    BAD_POOL = UsageError, "{rule}.pool must be an odd number of positions, got {pool!r}"
+    BAD_POOL_MODE = UsageError, "{rule}.pool_mode must be one of {known}, got {mode!r}"
     NO_SCORES = UsageError, "{rule} has no method scores(self, prompt)"
 
 

@@ -28,7 +28,7 @@ _ROOT_PATH = re.compile(r"(/[^\s/?#]+)+/?")
 
 class ServeErrors(ErrorKind):
     ALSO_ALONE = UsageError, "--also needs a server that prefills and decodes itself: leave --draft and --role out"
-    NOT_A_MODEL = UsageError, "--also is {word!r}, but it must be NAME=ARTIFACT"
+    NOT_A_MODEL = UsageError, "--also must be NAME=ARTIFACT, got {word!r}"
     MODEL_TWICE = UsageError, "two models have the name {name!r}: requests could not tell them apart"
     DRAFT_WITH_PREFILL = (
         UsageError,
@@ -40,7 +40,7 @@ class ServeErrors(ErrorKind):
     )
     NOT_DECODE = UsageError, "{option} needs --role decode, but the role is {role}"
     NOT_AN_ORIGIN = UsageError, "--allowed-origins contains {origin!r}, but an origin is SCHEME://NAME or SCHEME://NAME:PORT"
-    NOT_A_PATH = UsageError, "--root-path is {path!r}, but a path begins with / and has no spaces"
+    NOT_A_PATH = UsageError, "--root-path must begin with / and have no spaces, got {path!r}"
     KEY_WITHOUT_CERTIFICATE = UsageError, "{option} needs --ssl-certfile"
     TWO_KEYS = UsageError, "--api-key and --api-key-file are both given: give one of them"
     NO_KEYS = UsageError, "{path} (--api-key-file) contains no key: write one key on each line"

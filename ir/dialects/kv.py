@@ -426,8 +426,8 @@ def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
     ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
     parts = {op.results[ours.results.index(n)]: o.writes for n, o in ours.operands.items() if o.mode == "part"}
     read = {value: theirs.operands[name].reads for name, value in operands.items() if value in op.results}
-    alike = all(name in operands and operands[name] == operand_of(op, name) for name in ours.numbers)
-    return alike and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
+    equal = all(name in operands and operands[name] == operand_of(op, name) for name in ours.numbers)
+    return equal and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
 
 
 def fetched_by(op: ir.Operation) -> tuple[int, ...]:

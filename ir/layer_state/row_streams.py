@@ -29,7 +29,7 @@ class Stream:
     Attributes:
         name: one of `STREAMS`.
         width: numbers of a row.
-        rows: of a recurrent state; 0 where positions have rows.
+        rows: rows of a recurrent state; 0 if each position has a row.
     """
 
     name: str
@@ -71,7 +71,7 @@ def streams_of(names: Sequence[str], shapes: Mapping[str, Sequence[int]], codec:
 
     Args:
         names: the name of each stream's state, in the order of `STREAMS`.
-        codec: of the rows in these states.
+        codec: codec of the rows in these states.
     """
     known = {stream: shapes[name] for stream, name in zip(STREAMS, names, strict=True) if name in shapes}
     return tuple(

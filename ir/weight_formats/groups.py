@@ -13,11 +13,11 @@ from sscc.ir.weight_formats.weight_format import Part, WeightFormat
 class GroupFormatErrors(ErrorKind):
     """Invalid formats of groups."""
 
-    BITS = UsageError, "weights cannot have {bits} bits, they must have one of {choices}"
-    GROUP = UsageError, "a group cannot have {group} weights, it must have an even number"
+    BITS = UsageError, "bits of weights must be one of {choices}, got {bits}"
+    GROUP = UsageError, "a group must have an even number of weights, got {group}"
     MINIMUM = UsageError, "a minimum requires weights of 4 bits, and excludes a zero point"
     FLOATING = UsageError, "weights of {kind} have 8 bits, without zero points and minimums"
-    SCALES = UsageError, "scales cannot have dtype {scales!r}, it must be one of {choices}"
+    SCALES = UsageError, "the dtype of scales must be one of {choices}, got {scales!r}"
     UNKNOWN = (
         UsageError,
         "unknown weight format {text!r}: give int8 or int4, then :GROUP (elements that share a scale, {group} by "

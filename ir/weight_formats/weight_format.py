@@ -114,6 +114,6 @@ class WeightFormat:
         return stored // self.bytes_of[part] * self.block
 
     def has_widths(self, widths: Sequence[int], columns: int) -> bool:
-        """Return True if rows of these bytes, one per part, are rows of a weight with these columns."""
+        """Return True if a weight with these columns has rows of these bytes, one number for each part."""
         wanted = [self.stored(part.name, columns)[-1] for part in self.parts]
         return columns % self.block == 0 and list(widths) == wanted

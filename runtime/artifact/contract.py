@@ -36,14 +36,14 @@ class ContractErrors(ContractKind):
     CURSOR = "entry 'prefill' with {scalars} returns {results!r}, but the cursor must be {cursor!r}"
     STATE_UNWRITTEN = "entry {entry!r} never writes to state {state!r}"
     OUTPUT_UNWRITTEN = "entry {entry!r}{call_hint} does not write every element of its output {output!r}"
-    TENSOR_MISSING = "tensor {tensor!r} does not exist, it must be {expected}"
-    TENSOR_DIFFERS = "tensor {tensor!r} is {actual}, it must be {expected}"
+    TENSOR_MISSING = "tensor {tensor!r} does not exist; it must be {expected}"
+    TENSOR_DIFFERS = "tensor {tensor!r} must be {expected}, got {actual}"
     TENSOR_UNKNOWN = "{role} {tensor!r} is unknown to sessions"
-    ENTRIES = "its entries are {entries!r}, they must be {expected!r}"
-    INPUTS = "the inputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
-    OUTPUTS = "the outputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
-    SCALAR_INPUTS = "the scalar inputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
-    SCALAR_OUTPUTS = "entry {entry!r} has {actual} scalar outputs, it must have {expected}"
+    ENTRIES = "its entries must be {expected!r}, got {entries!r}"
+    INPUTS = "the inputs of entry {entry!r} must be {expected!r}, got {actual!r}"
+    OUTPUTS = "the outputs of entry {entry!r} must be {expected!r}, got {actual!r}"
+    SCALAR_INPUTS = "the scalar inputs of entry {entry!r} must be {expected!r}, got {actual!r}"
+    SCALAR_OUTPUTS = "entry {entry!r} must have {expected} scalar outputs, got {actual}"
     GEOMETRY = "body {body!r}, {step}: its {setting} is {actual!r}, but the geometry's is {expected!r}"
     LOOKUP = (
         "kernel {kernel!r}, scalar {scalar!r}: it looks up [{numbers}], which are neither numbers nor first rows of a "
@@ -273,8 +273,8 @@ def _check_tensors(program: sch.Program, signature: Signature) -> None:
 
 def _is(kind: _Kind, expected: _Kind) -> bool:
     shapes = kind[2], expected[2]
-    alike = len(shapes[0]) == len(shapes[1]) and all(b in (None, a) for a, b in zip(*shapes, strict=True))
-    return kind[:2] == expected[:2] and alike
+    same_shape = len(shapes[0]) == len(shapes[1]) and all(b in (None, a) for a, b in zip(*shapes, strict=True))
+    return kind[:2] == expected[:2] and same_shape
 
 
 def _spelled(kind: _Kind) -> str:

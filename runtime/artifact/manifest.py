@@ -43,31 +43,31 @@ class _ManifestKind(ErrorKind):
 
 class ManifestErrors(_ManifestKind):
     FORMAT_NEWER = (
-        "the artifact has format {version}, this sscc reads format {supported}: a newer sscc ({writer}) wrote it, so "
+        "the artifact has format {version}; this sscc reads format {supported}: a newer sscc ({writer}) wrote it, so "
         "update sscc, or compile the model again with `sscc compile MODEL -o {path}`"
     )
     FORMAT_OLDER = (
-        "the artifact has format {version}, this sscc reads format {supported}: an older sscc ({writer}) wrote it, so "
+        "the artifact has format {version}; this sscc reads format {supported}: an older sscc ({writer}) wrote it, so "
         "compile the model again with `sscc compile MODEL -o {path}`"
     )
-    FORMAT_UNKNOWN = "the artifact has format {version!r}, this sscc reads format {supported}"
+    FORMAT_UNKNOWN = "the artifact has format {version!r}; this sscc reads format {supported}"
     NOT_JSON = "the manifest is not JSON: {reason}"
-    BELOW_LEAST = "the manifest is malformed: {field} is {values!r}, it must be integers of at least {least}"
-    DIGEST = "the manifest is malformed: weights.digest is {digest!r}, it must be a sha256 of 64 hexadecimal digits"
-    DTYPE = "the manifest is malformed: dtype is {dtype!r}, it must be one of {dtypes}"
+    BELOW_LEAST = "the manifest is malformed: {field} must be integers of at least {least}, got {values!r}"
+    DIGEST = "the manifest is malformed: weights.digest must be a sha256 of 64 hexadecimal digits, got {digest!r}"
+    DTYPE = "the manifest is malformed: dtype must be one of {dtypes}, got {dtype!r}"
     FILE_NAME = "the manifest is malformed: files has the entry {name!r}, which is not a file in the artifact's folder"
     GEOMETRY = "the manifest is malformed: {field}: {cause}"
-    GEOMETRY_VALUE = "the manifest is malformed: {field} is {value!r}, it must be an integer or a word"
+    GEOMETRY_VALUE = "the manifest is malformed: {field} must be an integer or a word, got {value!r}"
     GROUP_NAMES = "the manifest is malformed: two groups have the same name"
     GROUPS = "the manifest is malformed: groups has no layers, or their max_context is not the geometry's"
     HEADS = "the manifest is malformed: {field} is {heads}, which is not a multiple of the {kv_heads} KV heads"
     LAYER_TOPK = "the manifest is malformed: {field} has {numbers} numbers for {layers} layers"
     LAYERS = "the manifest is malformed: {reason}"
     NAME_TWICE = "the manifest is malformed: one object has the name {name!r} twice"
-    PACKED = "the manifest is malformed: weights.packed is {packed!r}, it must be names of tensors"
-    STREAMS = "the manifest is malformed: {field} is {streams!r}, it must be one of {known}"
-    TYPE = "the manifest is malformed: {field} is {value!r}, it must be of type {type}"
-    WEIGHT_MODE = "the manifest is malformed: weights.mode is {mode!r}, it must be one of {modes}"
+    PACKED = "the manifest is malformed: weights.packed must be names of tensors, got {packed!r}"
+    STREAMS = "the manifest is malformed: {field} must be one of {known}, got {streams!r}"
+    TYPE = "the manifest is malformed: {field} must be of type {type}, got {value!r}"
+    WEIGHT_MODE = "the manifest is malformed: weights.mode must be one of {modes}, got {mode!r}"
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ class TensorErrors(ErrorKind):
     CUT_BETWEEN_SOURCES = InputError, (
         "the schedule is malformed: {role} {tensor!r} is sharded along the axis of its sources, as {cut!r}"
     )
-    DTYPE_NOT_STORED = InputError, "a tensor of {dtype} cannot be stored, the dtype must be one of {dtypes}"
-    FOREIGN_DTYPE = InputError, "{path}: tensor {tensor!r} is {dtype}, the dtype must be one of {dtypes}"
+    DTYPE_NOT_STORED = InputError, "a tensor of {dtype} cannot be stored; the dtype must be one of {dtypes}"
+    FOREIGN_DTYPE = InputError, "{path}: tensor {tensor!r} must have one of the dtypes {dtypes}, got {dtype}"
     MISSING = InputError, "{where} has no tensor {tensor!r}, which the program needs as {expected}"
     NOT_ENCODED = InputError, "tensor {tensor!r}: {cause}"
-    OTHER_SPEC = InputError, "tensor {tensor!r} is {spec}, the program needs {expected}"
-    OTHER_TENSOR = InputError, "{where}: tensor {tensor!r} is {dtype} [{shape}], the program needs {expected}"
+    OTHER_SPEC = InputError, "tensor {tensor!r} must be {expected}, got {spec}"
+    OTHER_TENSOR = InputError, "{where}: tensor {tensor!r} must be {expected}, got {dtype} [{shape}]"
     SOURCES_DIFFER = InputError, (
         "the schedule is malformed: {role} {tensor!r} is {spec}, which is not the shape of a stack of its {sources} "
         "sources"

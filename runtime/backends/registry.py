@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the command line needs only names
 
 
 class BackendErrors(ErrorKind):
-    UNKNOWN = UsageError, "there is no interpreter {name!r}, it must be one of: {known}"
+    UNKNOWN = UsageError, "there is no interpreter {name!r}; there are {known}"
 
 
 NATIVE, REFERENCE = "native", "reference"

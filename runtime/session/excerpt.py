@@ -22,7 +22,7 @@ class ExcerptErrors(ErrorKind):
     )
     LAST_LEFT_OUT = (
         UsageError,
-        "the last prefilled token is at position {position}, it must be the text's last one, {last}",
+        "the last prefilled token is at position {position}; it must be at the last position of the text, {last}",
     )
 
 

@@ -19,16 +19,16 @@ from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session.session import Session
 
-QUANTISED = "f32 with quantised weights"
+QUANTIZED = "f32 with quantized weights"
 ENCODED = {"int8": "f32 with int8 KV rows", "int4": "int4 KV rows"}
-TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, ENCODED["int8"]: 2e-2, "bf16": 5e-2, ENCODED["int4"]: 1.5e-1}
+TOLERANCE = {"f32": 1e-4, QUANTIZED: 1e-3, ENCODED["int8"]: 2e-2, "bf16": 5e-2, ENCODED["int4"]: 1.5e-1}
 """Maximum error of a row (last axis), relative to the norm of that row or of the average row.
 
 Both sides compute the same formulas and round in different places. f32: a rounding is 6e-8, a sum of k terms has an
 error of about sqrt(k) of them, and some hundred operations follow each other through the layers, which gives 1e-6 to
 1e-5; 1e-4 leaves a factor of ten. bf16: a rounding is 2e-3 and every layer adds a few to the residual stream, so errors
 grow with the square root of their number: 5e-2 is some 600 independent roundings. A wrong row, position or head is an
-error of order 1 in both. With quantised weights the native interpreter rounds the other factor of a product to 16 bits,
+error of order 1 in both. With quantized weights the native interpreter rounds the other factor of a product to 16 bits,
 an error of about 2e-5 in each. With int8 KV rows a number between two codes may become either, a 127th of the largest
 number of its row; with int4 rows a 7th of the largest of 32.
 """
@@ -38,7 +38,7 @@ SINGLE_ROW = {"bf16": 0.5}
 of bf16 in single tokens: in layer 20 of SmolLM2-135M rows of V differ by 0.018 in the median, and one of 1,500 by 0.18.
 A wrong row is still beyond it."""
 
-EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
+EXCUSED = {"f32": 0.01, QUANTIZED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
 """Fraction of a layer's picks that may differ, at least one per KV head: scores closer than rounding are ties."""
 
 
@@ -212,7 +212,7 @@ class ReplayReport:
             raise error
 
 
-def replay(session: Session, golden: Golden, *, quantised: bool = False) -> ReplayReport:
+def replay(session: Session, golden: Golden, *, quantized: bool = False) -> ReplayReport:
     """Run the golden's prompt and tokens in slot 0 and compare every tensor in the golden.
 
     Only valid rows of caches are compared. Picks may differ if scores are nearly equal (`EXCUSED`); rows of such picks
@@ -220,7 +220,7 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
     comparable.
 
     Args:
-        quantised: True if the program's weights are quantised.
+        quantized: True if the program's weights are quantized.
 
     Raises InputError for a golden that does not fit the program, UsageError for tokens that do not.
     """
@@ -228,8 +228,8 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
     coded = ENCODED.get(codec_of(session.signature.geometry).name)
     if coded is not None:
         dtype = max(coded, dtype, key=TOLERANCE.__getitem__)
-    elif dtype == "f32" and quantised:
-        dtype = QUANTISED
+    elif dtype == "f32" and quantized:
+        dtype = QUANTIZED
     session.release(0)
     prefill_logits = session.prefill(0, golden.prompt)
     layers = range(session.signature.layers)

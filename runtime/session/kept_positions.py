@@ -19,7 +19,7 @@ from sscc.runtime.artifact.tensor_files import Array
 
 class KeptPositionErrors(ErrorKind):
     NO_HEAD = UsageError, "KV head {head} does not exist, layer {layer} has heads 0 .. {last}"
-    NO_LAYER = UsageError, "layer {layer} does not exist, the program has layers 0 .. {last}"
+    NO_LAYER = UsageError, "layer {layer} does not exist; the program has layers 0 .. {last}"
     SEVERAL_RANKS = (
         UsageError,
         "the kept positions are unknown: the program has several ranks, each of which knows only the positions "

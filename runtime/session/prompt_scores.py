@@ -73,6 +73,6 @@ class PromptScorer:
         bits[rows, targets // 32] = np.left_shift(np.uint32(1), (targets % 32).astype(np.uint32))
         self._sampler.pick(self._session.score(first), constrained, self._allowed)
         for row in rows.tolist():
-            told = self._sampler.logprobs(row)
-            assert told is not None  # logprobs were requested
-            self.scores.append(told)
+            logprobs = self._sampler.logprobs(row)
+            assert logprobs is not None  # logprobs were requested
+            self.scores.append(logprobs)

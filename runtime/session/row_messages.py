@@ -50,7 +50,7 @@ class RowMessageErrors(ErrorKind):
     HEADER_SIZE = InputError, "{where} has no rows saved by sscc: its header has {header} of {size} bytes"
     NO_METADATA = InputError, "{where} has no rows saved by sscc: its header lacks their metadata"
     OTHER_FORMAT = InputError, "{where} has no rows saved by sscc: its format is {format}, expected {ours}"
-    OTHER_VERSION = InputError, "{where} has version {version} of the format {format}, this sscc reads {ours}"
+    OTHER_VERSION = InputError, "{where} has version {version} of the format {format}; this sscc reads {ours}"
     OTHER_PROGRAM = InputError, "{where} has rows of another program: {name} {theirs} there, {ours} here"
     HEADER_DIFFERS = InputError, "{where} is damaged: its header is not the one for {numbers}"
     SIZE_DIFFERS = InputError, "{where} is damaged: it has {size} bytes behind its header, not {expected}"

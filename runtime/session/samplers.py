@@ -173,8 +173,8 @@ class BatchSampler:
 
         Raises UsageError for a slot out of range.
         """
-        told = self._native.logprobs(slot)
-        return None if told is None else TokenLogprobs(told[0], told[1], tuple(told[2]))
+        logprobs = self._native.logprobs(slot)
+        return None if logprobs is None else TokenLogprobs(logprobs[0], logprobs[1], tuple(logprobs[2]))
 
 
 _DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))

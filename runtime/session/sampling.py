@@ -13,7 +13,7 @@ _LARGEST = 2**63 - 1
 
 class SamplingErrors(ErrorKind):
     BIAS_TOKEN = UsageError, "logit-bias names token {token}, but tokens are numbers between 0 and 2**63 - 1"
-    BIAS = UsageError, "logit-bias of token {token} is {value}, but must be between -100 and 100"
+    BIAS = UsageError, "logit-bias of token {token} must be between -100 and 100, got {value}"
     BIAS_TWICE = UsageError, "logit-bias names token {token} twice"
 
 

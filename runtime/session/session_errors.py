@@ -7,7 +7,7 @@ from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 
 class SessionErrors(ErrorKind):
     NO_TOKENIZER = InputError, "the artifact has no tokenizer: pass tokens, or compile a checkpoint that has one"
-    NO_SLOT = UsageError, "slot {slot} does not exist, the program has slots 0 .. {last}"
+    NO_SLOT = UsageError, "slot {slot} does not exist; the program has slots 0 .. {last}"
     SLOT_EMPTY = UsageError, "slot {slot} holds no prompt: prefill it first"
     SLOT_FULL = (
         UsageError,
@@ -38,14 +38,14 @@ class SessionErrors(ErrorKind):
         "{tokens} prompt tokens and {max_new_tokens} new tokens exceed the program's maximum context of {max_context}: "
         "ask for fewer new tokens or compile with a larger --max-context",
     )
-    MAX_NEW_TOKENS = UsageError, "max-new-tokens is {value}, but must be at least 1"
+    MAX_NEW_TOKENS = UsageError, "max-new-tokens must be at least 1, got {value}"
     PROMPT_TOKEN = (
         UsageError,
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
     NO_CHECKPOINT = UsageError, "chunk {chunk} is not a checkpoint, so no prompt can continue after it"
-    REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
+    REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused; at most {most} can"
     KEPT_CHUNK = (
         UsageError,
         "chunk {chunk} of a prompt of {tokens} tokens cannot be kept: whole chunks to prefill are {first} .. {last}",
@@ -70,9 +70,9 @@ class SessionErrors(ErrorKind):
         "a step of several tokens takes tokens int64 [{slots}, {tokens}] and their count int64 [{slots}], not "
         "{tokens_dtype} [{tokens_shape}] and {count_dtype} [{count_shape}]",
     )
-    TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step, the program has 0 .. {most}"
+    TOO_MANY_TOKENS = UsageError, "slot {slot} cannot take {tokens} tokens in one step; the program has 0 .. {most}"
     NO_ROOM = UsageError, "slot {slot} has room for {room} more tokens, but the step has {tokens}"
-    ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens, the latest step of several fed it {fed}"
+    ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens; the latest step of several fed it {fed}"
     REWIND = (
         UsageError,
         "slot {slot} cannot go back by {tokens} tokens: it was fed {fed} after its prompt, and the program keeps the "

@@ -50,14 +50,14 @@ class DraftErrors(ErrorKind):
         UsageError,
         "layer {layer} of the draft keeps latent rows instead of keys: use a draft whose heads have separate keys",
     )
-    NOT_A_SHARE = UsageError, "keep is {keep:g}, it must be above 0 and at most 1"
+    NOT_A_SHARE = UsageError, "keep must be above 0 and at most 1, got {keep:g}"
     SEVERAL_RANKS = (
         UsageError,
         "a draft must be a program of one rank, but this one has several: compile it without --tp",
     )
     SCALES_DIFFER = (
         InputError,
-        "the draft's layers scale their scores in {ways} different ways, but must all do it equally",
+        "all layers of the draft must scale their scores equally, got {ways} different scales",
     )
 
 

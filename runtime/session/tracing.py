@@ -57,8 +57,8 @@ class Tracer:
         self._interpreter = interpreter
         self._stages: StageTrace | None = None
         self._stopped = False
-        apart = monotonic_ns() - perf_counter_ns()
-        self._apart = apart if abs(apart) > _SAME_CLOCK_NS else 0  # the same clock, on most systems
+        offset = monotonic_ns() - perf_counter_ns()
+        self._apart = offset if abs(offset) > _SAME_CLOCK_NS else 0  # the same clock, on most systems
         interpreter.start_trace(capacity)
 
     def span(self, name: str, start: int, end: int, facts: Mapping[str, Any]) -> None:

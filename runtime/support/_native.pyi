@@ -57,7 +57,7 @@ def pack_panels(
 ) -> None:
     """Pack the stored parts of a quantized weight, [rows, bytes] each, into zeroed panels [count, blocks, block_bytes].
 
-    The tables are those of `quantised_packing`. Raises UsageError if arrays and tables do not match.
+    The tables are those of `quantized_packing`. Raises UsageError if arrays and tables do not match.
     """
 
 def unpack_panels(

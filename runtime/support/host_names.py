@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]\\?#,*]+))(?::([0-9]{1,
 
 
 class AllowedHostErrors(ErrorKind):
-    NOT_A_HOST = UsageError, "--allowed-hosts has {name!r}, a host is NAME or NAME:PORT, and * allows any"
+    NOT_A_HOST = UsageError, "hosts of --allowed-hosts must be NAME, NAME:PORT, or * for any, got {name!r}"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class NativeErrors(ErrorKind):
     NO_ENTRY = InputError, "the plan has no entry {entry!r}"
     NO_REGION = InputError, "the plan has no region {region!r}"
     NO_STAGE = InputError, "the plan has no stage {stage!r}"
-    NO_THREAD = InputError, "thread {thread} does not exist, the core has {threads} threads"
+    NO_THREAD = InputError, "thread {thread} does not exist; the core has {threads} threads"
     SCALAR_COUNT = InputError, "entry {entry!r} takes {inputs} scalars, but {scalars} were passed"
     INDEX_OUT_OF_RANGE = InputError, "stage {stage!r}: an index in a tensor is out of range"
     OUT_OF_REGION = (
@@ -44,7 +44,7 @@ class NativeErrors(ErrorKind):
     )
     HOOK_WITHOUT_STAGES = InputError, "a hook needs at least one stage"
     # Threads and ranks.
-    THREADS = InputError, "the number of threads is {threads}, but must be between 1 and {most}"
+    THREADS = InputError, "the number of threads must be between 1 and {most}, got {threads}"
     SPIN_OUT_OF_RANGE = InputError, "spin_us must be between 0 and 1e9"
     FORKED = UsageError, "a thread team was used after fork(): create another one in the child process"
     RANK = InputError, "rank {rank} of {ranks} ranks does not exist: ranks count from 0, and there are at most {most}"
@@ -57,7 +57,7 @@ class NativeErrors(ErrorKind):
     SAMPLER_BUSY = UsageError, "the sampler is in use by another thread"
     SAMPLER_SLOTS = UsageError, "a sampler needs at least 1 slot, not {slots}"
     SAMPLER_VOCABULARY = UsageError, "a sampler's vocabulary must have between 1 and 2**31 - 1 tokens, not {vocabulary}"
-    SAMPLER_NO_SLOT = UsageError, "slot {slot} does not exist, the sampler has slots 0 .. {last}"
+    SAMPLER_NO_SLOT = UsageError, "slot {slot} does not exist; the sampler has slots 0 .. {last}"
     SAMPLER_NOT_STARTED = UsageError, "no sequence was started in slot {slot}, so it has no next token"
     SAMPLER_SHAPES = UsageError, "the arrays' shapes do not fit a sampler of {slots} slots and {vocabulary} tokens"
     PROMPT_TOKEN = (
@@ -65,7 +65,7 @@ class NativeErrors(ErrorKind):
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     BIAS_TOKEN = UsageError, "token {token} of the logit bias is outside the vocabulary 0 .. {last}"
-    LOGPROBS = UsageError, "logprobs is {logprobs}, but must be between 0 and the vocabulary's {vocabulary}"
+    LOGPROBS = UsageError, "logprobs must be between 0 and the vocabulary's {vocabulary}, got {logprobs}"
     NOTHING_ALLOWED = UsageError, "the constraint of slot {slot} allows no token"
     LOGITS_NOT_FINITE = InputError, "the largest logit is not finite"
     PANEL_SHAPES = UsageError, "arrays and tables of quantized panels do not fit together"

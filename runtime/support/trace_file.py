@@ -33,8 +33,8 @@ def write_events(file: BinaryIO, events: Iterable[Event], facts: Mapping[str, An
     kept = _Kept(most)
     for number, event in enumerate(kept.of(events)):
         file.write((",\n" if number else "\n").encode() + json.dumps(event, separators=(",", ":")).encode())
-    told = {**facts, "left_out": f"{kept.left_out} events, beyond {most}"} if kept.left_out else facts
-    file.write(b'\n],"otherData":' + json.dumps(told).encode() + b"}\n")
+    metadata = {**facts, "left_out": f"{kept.left_out} events, beyond {most}"} if kept.left_out else facts
+    file.write(b'\n],"otherData":' + json.dumps(metadata).encode() + b"}\n")
 
 
 @contextmanager

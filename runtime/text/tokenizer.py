@@ -22,7 +22,7 @@ _TRIED_AT_ONCE = 8  # number of tokens without text after which a window is deco
 
 
 class TokenizerFileErrors(ErrorKind):
-    MISSING = InputError, "{path} does not exist: the artifact has no tokenizer, give --token-ids"
+    MISSING = InputError, "{path} does not exist, so the artifact has no tokenizer: give --token-ids"
     UNREADABLE = InputError, "{path} is not a readable tokenizer: {cause}"
 
 

@@ -22,7 +22,7 @@ class TimingErrors(ErrorKind):
 
     SCALARS = UsageError, "entry {entry!r} takes the scalars {expected!r}, but {actual!r} were passed"
     VALID_ROWS = UsageError, "a cache cannot have {rows} valid rows"
-    STAYING = UsageError, "the share of selected rows that stay is {share}, it must be 0 .. 1"
+    STAYING = UsageError, "the share of selected rows that stay must be 0 .. 1, got {share}"
     NOTHING_STAYS = (
         UsageError,
         "no step of the program reads selected rows directly from a store: a share of rows that stay requires "

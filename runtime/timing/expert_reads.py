@@ -16,7 +16,7 @@ class ExpertReads:
     """Layers that choose `chosen` of `experts` experts for each of `tokens` tokens.
 
     Attributes:
-        nbytes: bytes of the matrices of all experts of all these layers, codes and scales if they are quantised.
+        nbytes: bytes of the matrices of all experts of all these layers, codes and scales if they are quantized.
     """
 
     experts: int

@@ -32,7 +32,7 @@ class KernelProofErrors(ProofKind):
     """Kernels with invalid control flow, parameters or capacities. Those of control flow also apply to entries."""
 
     PARAMETER_TWICE = "two parameters have the name {name!r}"
-    EMPTY_SHAPE = "parameter {name!r} has shape [{shape}], every size must be at least 1"
+    EMPTY_SHAPE = "every size of parameter {name!r} must be at least 1, got [{shape}]"
     LAUNCH_INSIDE = "it launches {kernel!r}, but only entries may contain launches"
     PIPELINE_TWICE = "two pipelines have the name {pipeline!r}"
     BUFFERS_OVERLAP = "buffers {one!r} at {low} .. {high} and {other!r} at {address} overlap in SRAM"

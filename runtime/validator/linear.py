@@ -237,9 +237,9 @@ class Scope:
         low, high = self.range_of(x.plus(y, -1))
         if low == high:
             return Linear(int(_COMPARISONS[op](int(low), 0)))
-        surely = {"lt": high < 0, "le": high <= 0, "gt": low > 0, "ge": low >= 0, "ne": low > 0 or high < 0}
+        always = {"lt": high < 0, "le": high <= 0, "gt": low > 0, "ge": low >= 0, "ne": low > 0 or high < 0}
         never = {"lt": low >= 0, "le": low > 0, "gt": high <= 0, "ge": high < 0, "eq": low > 0 or high < 0}
-        if surely.get(op, False):
+        if always.get(op, False):
             return Linear(1)
         return Linear(0) if never.get(op, False) else self._opaque(op, (x, y), (0, 1))
 

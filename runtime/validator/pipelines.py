@@ -20,7 +20,7 @@ class PipelineProofErrors(ProofKind):
 
     VIEW_FORM = "the view of {tensor!r} has shape [{shape}] and strides [{strides}]"
     VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high}, but there are {elements}"
-    SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}"
+    SCALAR_OUT_OF_RANGE = "{scalar} must be within {least} .. {most}, got {low} .. {high}"
     REGION_TWICE = "two buffers or parameters have the name {name!r}"
     STAGE_TWICE = "two stages have the name {name!r}"
     UNKNOWN_BODY = "body {body!r} does not exist"

@@ -20,7 +20,7 @@ from sscc.runtime.validator.kernels import KernelFacts
 class PlacementProofErrors(ProofKind):
     """Tensors and buffers with invalid addresses, sizes or sources."""
 
-    GRID = "its grid of ranks is [{grid}], it must have axes of at least 2 ranks and at most {most} ranks"
+    GRID = "the axes of its grid must have at least 2 ranks, and the grid at most {most}, got [{grid}]"
     NEGATIVE_SHAPE = "it has shape [{shape}], but sizes must not be negative"
     SOURCES = "a {role} of shape [{shape}] has {count} sources"
     CUT = "a {role} of shape [{shape}] on each of {ranks} ranks is cut as {cut!r}, which does not fit"

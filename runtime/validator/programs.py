@@ -266,9 +266,9 @@ def _select(condition: Integer, yes: Integer, no: Integer) -> Integer:
 
 def _compare(op: str, a: Integer, b: Integer) -> Integer:
     """Return 1 if a comparison always holds, 0 if it never does, else 0 .. 1."""
-    below, above, apart = a.high < b.low, a.low > b.high, a.high < b.low or a.low > b.high
+    below, above, differ = a.high < b.low, a.low > b.high, a.high < b.low or a.low > b.high
     same = a.low == a.high == b.low == b.high
     at_most, at_least = a.high <= b.low, a.low >= b.high
-    always = {"lt": below, "le": at_most, "gt": above, "ge": at_least, "eq": same, "ne": apart}[op]
-    never = {"lt": at_least, "le": above, "gt": at_most, "ge": below, "eq": apart, "ne": same}[op]
+    always = {"lt": below, "le": at_most, "gt": above, "ge": at_least, "eq": same, "ne": differ}[op]
+    never = {"lt": at_least, "le": above, "gt": at_most, "ge": below, "eq": differ, "ne": same}[op]
     return Integer(int(always), int(not never))

@@ -27,7 +27,7 @@ class SampleProofErrors(ProofKind):
     OUT_OF_RANGE = "the sample's {name!r} is not within its range {low} .. {high}"
     TOO_MANY_STEPS = "the sample takes more than {steps} steps"
     VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high}, but there are {elements}, in {sample}"
-    SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}, in {sample}"
+    SCALAR_OUT_OF_RANGE = "{scalar} must be within {least} .. {most}, got {low} .. {high} in {sample}"
     ARGUMENTS_OVERLAP = (
         "parameters {one!r} and {other!r} share elements of {tensor!r}, and one of them is written, in {sample}"
     )

@@ -18,7 +18,7 @@ from sscc.runtime.validator.regions import Region, covered, injective, overlap
 class StreamProofErrors(ProofKind):
     """Buffers whose slots are not filled once and read, each completely."""
 
-    BUFFER_FORM = "buffer {buffer!r} has depth {depth} and shape [{shape}], every one must be at least 1"
+    BUFFER_FORM = "depth and sizes of buffer {buffer!r} must be at least 1, got {depth} and [{shape}]"
     BUFFER_PLACE = (
         "buffer {buffer!r} of {dtype} is in {tier} at {address}; it must be on chip or in {main}, at a multiple of its "
         "elements' size"
@@ -37,9 +37,9 @@ class StreamProofErrors(ProofKind):
     FILLED_TWICE = "slot {slot:.0f} is filled by stage {one!r} and by stage {other!r}"
     SLOT_UNREAD = "slot {slot:.0f}, which stage {stage!r} fills, is never read"
     SLOT_UNFILLED = "stage {stage!r} reads slot {slot:.0f} ({iterations} iterations), which no stage fills"
-    READ_BEFORE_FILLED = "stage {stage!r} reads a slot that stage {writer!r}, which fires {turn}, fills"
+    READ_BEFORE_FILLED = "stage {stage!r} reads a slot before stage {writer!r}, which fires {turn}, fills it"
     READ_ITERATION_BEFORE = "stage {stage!r} reads a slot that stage {writer!r} fills in a later iteration"
-    PLACE_IN_USE = "stage {stage!r} fills a place again that stage {user!r}, which fires {turn}, still has to use"
+    PLACE_IN_USE = "stage {stage!r} fills a place again before stage {user!r}, which fires {turn}, has used it"
     WAIT_MISSING = "it uses buffer {buffer!r} but does not wait for it"
     WAIT_IDLE = "it waits for buffer {buffer!r}, which none of its ports uses"
     PORTS_APART = "its ports on buffer {buffer!r} fill slots at different times"

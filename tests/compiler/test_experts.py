@@ -68,7 +68,7 @@ def test_company_changes_no_bit(compiled: Compiler) -> None:
 
 
 @pytest.mark.parametrize("text", WEIGHTS)
-def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> None:
+def test_quantized_experts(text: str, compiled: Compiler, tmp_path: Path) -> None:
     """Codes of a matrix per expert, multiplied as they are stored: every level and interpreter agrees, within the
     rounding of a row to integers."""
     checkpoint, sessions = compiled.checkpoint("experts-softmax"), []
@@ -82,7 +82,7 @@ def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
     encoded = {tensor.name.rpartition(".")[2] for tensor in artifact.program.tensors if "experts" in tensor.name}
     assert encoded == {"values", "scales"} | ({"zeros"} if WEIGHTS[text].zeros else set())
     packed = packed_weights(artifact.program)
-    assert all(packed[tensor.name].quantised for tensor in artifact.program.tensors if ".values" in tensor.name)
+    assert all(packed[tensor.name].quantized for tensor in artifact.program.tensors if ".values" in tensor.name)
     prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
     first, *others = (feed(session, prompt, tokens) for session in sessions)
     for other in others:
@@ -90,7 +90,7 @@ def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("family", EXPERTS)
-def test_routers_are_not_quantised(family: str, compiled: Compiler, tmp_path: Path) -> None:
+def test_routers_are_not_quantized(family: str, compiled: Compiler, tmp_path: Path) -> None:
     """What chooses among experts is known by the choice that reads its products, whatever it is called."""
     options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK}
     options["weight_format"] = format_named("int8:16")

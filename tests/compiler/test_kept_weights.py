@@ -1,4 +1,4 @@
-"""Programs that hold the codes of a quantised checkpoint as they are: `--weights keep`."""
+"""Programs that hold the codes of a quantized checkpoint as they are: `--weights keep`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sscc.runtime.session.artifact import Artifact
 from sscc.runtime.session.session import Session
 from tests.compiler.frontend import published
 from tests.compiler.frontend.test_adapters import factors, save
-from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, is_quantised, write, write_config
+from tests.compiler.frontend.test_quantized_source import CASES, LLAMA, is_quantized, write, write_config
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.oracles.independent import IndependentSnapStream
@@ -136,7 +136,7 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected_logits(path: Path) -> torch.Tensor:
-    """Of the model with dequantised weights, by the definition of the cache that shares no code."""
+    """Of the model with dequantized weights, by the definition of the cache that shares no code."""
     model = load_model(open_checkpoint(path), torch.float32)
     model.set_attn_implementation("eager")  # type: ignore[operator]
     oracle = IndependentSnapStream(
@@ -201,7 +201,7 @@ def test_every_level_computes_with_the_checkpoints_numbers(
     else:
         assert formats == {"Q8_0", "Q4_0", "Q4_1", "F16"}
         assert "model.embed_tokens.weight.blocks" in {t.name for t in artifact.program.tensors}
-        assert not [line for line in result.report if line.startswith("dequantised: ")]
+        assert not [line for line in result.report if line.startswith("dequantized: ")]
     assert any(line.startswith("kept: ") for line in result.report)
     expected = expected_logits(model)
     for interpreter, tolerance in TOLERANCE.items():
@@ -283,7 +283,7 @@ def test_a_golden_is_of_the_same_numbers(mixed_file: Path, tmp_path: Path) -> No
 
 
 def test_by_reference_and_with_other_weights(mixed_file: Path, folder: Path, tmp_path: Path) -> None:
-    """A reference packs the same codes when it is run; another checkpoint's numbers are quantised into the formats."""
+    """A reference packs the same codes when it is run; another checkpoint's numbers are quantized into the formats."""
     embedded = sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="keep", **SHAPE).path
     referred = sscc.compile(mixed_file, output=tmp_path / "b.rdu", weights="reference,keep", **SHAPE).path
     first, second = (Artifact.load(path).manifest.weights.digest for path in (embedded, referred))
@@ -300,7 +300,7 @@ def test_ordered_columns_that_are_cut_over_ranks_become_numbers(shuffled: Path, 
     path = sscc.compile(shuffled, output=tmp_path / "a.rdu", tp=2, **SHAPE).path
     kept = {source for t in Artifact.load(path).program.tensors if t.encoding for source in t.sources}
     cut = {name for name in open_checkpoint(shuffled).names() if "o_proj" in name or "down_proj" in name}
-    assert kept == {name for name in open_checkpoint(shuffled).names() if is_quantised(name)} - cut
+    assert kept == {name for name in open_checkpoint(shuffled).names() if is_quantized(name)} - cut
     found = np.asarray(sscc.load(path).prefill(0, tokens(31)))
     assert difference(torch.from_numpy(found)[None], expected_logits(shuffled)[:1]) <= TOLERANCE["native"]
 
@@ -311,7 +311,7 @@ def test_an_adapter_gives_ordered_columns_numbers_of_their_own(shuffled: Path, t
     result = sscc.compile(shuffled, output=tmp_path / "a.rdu", lora=str(adapter), **SHAPE)
     program = Artifact.load(result.path).program
     assert f"{name}.weight" in {source for t in program.tensors if not t.encoding for source in t.sources}
-    assert any(line.startswith("dequantised: ") for line in result.report)
+    assert any(line.startswith("dequantized: ") for line in result.report)
     merged = with_adapter(open_checkpoint(shuffled), adapter)
     assert merged.order(f"{name}.weight") is None
     assert merged.order(name.replace("0", "1") + ".weight") is not None
@@ -332,10 +332,10 @@ def test_a_dump_says_what_is_kept(mixed_file: Path, tmp_path: Path) -> None:
     assert (onward.path / "schedule.json").read_bytes() == (whole.path / "schedule.json").read_bytes()
 
 
-def test_what_is_quantised_again_is_said(mixed_file: Path, tmp_path: Path) -> None:
+def test_what_is_quantized_again_is_said(mixed_file: Path, tmp_path: Path) -> None:
     result = sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="Q4_0", **SHAPE)
-    lines = [line for line in result.report if line.startswith(("kept", "dequantised", "quantised"))]
-    assert [line.partition(":")[0] for line in lines] == ["kept", "dequantised", "quantised"]
+    lines = [line for line in result.report if line.startswith(("kept", "dequantized", "quantized"))]
+    assert [line.partition(":")[0] for line in lines] == ["kept", "dequantized", "quantized"]
     assert "stored as GGUF Q4_1" in lines[1]  # the queries' Q4_0 is what was asked for
 
 
@@ -444,7 +444,7 @@ def test_experts_are_kept(tmp_path: Path) -> None:
         assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
 
 
-def test_gate_and_up_of_two_types_are_dequantised(tmp_path: Path) -> None:
+def test_gate_and_up_of_two_types_are_dequantized(tmp_path: Path) -> None:
     numbers = write_moe(tmp_path / "m.gguf", "Q4_0", "Q8_0")
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     name = "model.layers.1.mlp.experts.gate_up_proj"

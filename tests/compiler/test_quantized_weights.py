@@ -1,4 +1,4 @@
-"""Programs whose weights are quantised: against eager PyTorch with what codes stand for, and level against level."""
+"""Programs whose weights are quantized: against eager PyTorch with what codes stand for, and level against level."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Build = Callable[..., Artifact]
 @pytest.fixture(scope="module")
 def build(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """`build(family, weights, **options)`: an artifact, compiled once, from a capture that all share."""
-    folder, done = tmp_path_factory.mktemp("quantised"), dict[str, Artifact]()
+    folder, done = tmp_path_factory.mktemp("quantized"), dict[str, Artifact]()
     shape = {**SHAPE, "target": compiled.target(SLOW_MEMORY)}
 
     def build(family: str, weights: str, **options: Any) -> Artifact:
@@ -84,7 +84,7 @@ def logits(running: TorchSession) -> Tensor:
     return torch.stack([row.float() for row in rows])
 
 
-def quantised_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
+def quantized_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
     """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
     model = deepcopy(random_model(family))
     for module in model.modules():
@@ -114,7 +114,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize(("family", "weights"), CASES)
 def test_programs_agree_with_eager_pytorch(family: str, weights: str, build: Build) -> None:
-    expected = expected_logits(quantised_model(family, format_named(weights)))
+    expected = expected_logits(quantized_model(family, format_named(weights)))
     assert difference(logits(session(build(family, weights, **GOLDEN), checked=True)), expected) <= F32_TOLERANCE
     assert difference(expected_logits(random_model(family)), expected) > 100 * F32_TOLERANCE
 
@@ -169,7 +169,7 @@ def test_what_is_stored(build: Build) -> None:
 
 @pytest.mark.parametrize("weights", FORMATS)
 def test_numbers_exist_inside_of_stages_only(weights: str, build: Build) -> None:
-    """No buffer and no tensor of memory holds a dequantised weight, or a tile of one."""
+    """No buffer and no tensor of memory holds a dequantized weight, or a tile of one."""
     plain = build("llama3-rope", "embed").program
     program = build("llama3-rope", weights).program
     slots = [buffer for kernel in program.kernels for pipeline in pipelines(kernel.body) for buffer in pipeline.buffers]
@@ -195,7 +195,7 @@ def _forms_of(body: Body) -> list[tuple[Dequantize, Product]]:
 
 
 @pytest.mark.parametrize("weights", FORMATS)
-def test_the_form_of_a_quantised_product(weights: str, build: Build) -> None:
+def test_the_form_of_a_quantized_product(weights: str, build: Build) -> None:
     """Guarantees to a code generator: one step per weight with the parts of its format, then a product along one
     axis."""
     weight_format = format_named(weights)
@@ -209,7 +209,7 @@ def test_the_form_of_a_quantised_product(weights: str, build: Build) -> None:
 
 
 def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Path) -> None:
-    """Embedded, referred to, and of another checkpoint, which is quantised as it is loaded."""
+    """Embedded, referred to, and of another checkpoint, which is quantized as it is loaded."""
     embedded, referred = build("llama3-rope", "int4:16"), build("llama3-rope", "reference,int4:16")
     assert embedded.manifest.weights.digest == referred.manifest.weights.digest
     expected = logits(TorchSession(sscc.load(embedded.path, interpreter="reference")))
@@ -229,7 +229,7 @@ def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("family", "weights"), CASES)
-def test_goldens_are_of_the_quantised_weights(family: str, weights: str, build: Build) -> None:
+def test_goldens_are_of_the_quantized_weights(family: str, weights: str, build: Build) -> None:
     """Within the tolerance of any golden, although the model itself is far from it."""
     artifact = build(family, weights, **GOLDEN)
     words = ["--check", "--interpreter", "reference", "--threads", "1"]
@@ -246,14 +246,14 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
     lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", **SHAPE).report
     summary, *kinds = lines[3:]
     # 72 KiB without the 12 of down_proj, whose rows of 48 no group of 32 fits; of these 4.5 / 32 are left.
-    beginning = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits per weight; ||W' - W|| / ||W|| = "
+    beginning = "quantized: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits per weight; ||W' - W|| / ||W|| = "
     assert summary.startswith(beginning)
     names = [line.split()[0] for line in kinds]
     assert names[0] == "model.embed_tokens.weight"
     assert "model.layers.*.mlp.gate_proj.weight" in names
     assert any("at most" in line and "(model.layers." in line for line in kinds)
     assert kinds[-2:] == [
-        "  model.embed_tokens.weight stays f32: it is used for look-ups; matmuls use a quantised copy",
+        "  model.embed_tokens.weight stays f32: it is used for look-ups; matmuls use a quantized copy",
         "  model.layers.*.mlp.down_proj.weight stays f32: it is not only used in matmuls, or groups of 32 do not "
         "divide [32, 48]",
     ]
@@ -262,7 +262,7 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
 def test_from_the_config_alone(compiled: Compiler, tmp_path: Path) -> None:
     config = compiled.checkpoint("llama3-rope") / "config.json"
     result = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", **SHAPE)
-    assert result.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits per weight"
+    assert result.report[3] == "quantized: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits per weight"
 
 
 def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_dumps_remember_the_format(compiled: Compiler, tmp_path: Path) -> None:
         sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4:16")
 
 
-def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: Path) -> None:
+def test_a_dump_with_entries_cannot_be_quantized(compiled: Compiler, tmp_path: Path) -> None:
     model, graph = compiled.checkpoint("llama3-rope"), tmp_path / "graph.mlir"
     sscc.compile(model, output=graph, compile_to="graph", **SHAPE)
     with raises(PassPipelineErrors.PLAIN_WEIGHTS, weights="int4:32"):

@@ -238,7 +238,7 @@ def test_goldens_are_recorded_by_the_definition_and_met(words: tuple[str, ...], 
     assert golden.tensors["v_store.1"].shape == (HEADS, len(golden.prompt), DIM)
     assert len(golden.prompt) > SR + TOPK
     for interpreter in ("reference", *(["native"] if "--kv-dtype" in words else [])):
-        report = replay(opened(artifact_of(*words), interpreter), golden, quantised="--weights" in words)
+        report = replay(opened(artifact_of(*words), interpreter), golden, quantized="--weights" in words)
         assert report.passed, report.summary()
         assert len(report.checks) == 2 * 4 + 1 + 9
 

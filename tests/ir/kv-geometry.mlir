@@ -89,7 +89,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: no ring
 // A ring has at least one row.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV recent is 0, it must be at least 1
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV recent must be at least 1, got 0
 module attributes {kv.geometry = {sink = 2 : i64, recent = 0 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -101,7 +101,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 0 : i64, topk = 3 : i
 
 // CASE: negative
 // Sizes are not negative.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV topk is -1, it must be at least 0
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV topk must be at least 0, got -1
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = -1 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -113,7 +113,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = -1 : 
 
 // CASE: even pool
 // A pooling kernel has a middle.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool is 4, the pooling kernel must be odd
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool must be odd, got 4
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 4 : i64, pool_mode = "avg", max_context = 20 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -176,7 +176,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown rows
 // There are two places for them.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV rows are 'paged', they must be one of compact, indexed
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV rows must be one of compact, indexed, got 'paged'
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "paged"}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
@@ -188,7 +188,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: pool mode
 // There are two ways to pool.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool mode is 'sum', it must be one of avg, max
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool mode must be one of avg, max, got 'sum'
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "sum", max_context = 20 : i64}} {
   func.func @f(%position: tensor<2xi64>, %base: tensor<2xi64>, %topk: index) -> tensor<2xi64> {
     %0 = "kv.row"(%position, %base, %topk) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>

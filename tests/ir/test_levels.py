@@ -194,8 +194,8 @@ def test_a_budget_for_each_layer_that_has_no_window(budgets: list[int]) -> None:
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        ("array<i64: 3, 4>", "a layer selects 4 positions"),
-        ("array<i64: -1, 3>", "a layer selects -1 positions"),
+        ("array<i64: 3, 4>", "positions, got 4"),
+        ("array<i64: -1, 3>", "positions, got -1"),
         ("array<i32: 3, 1>", "layer_topk is array<i32: 3, 1>"),
         ("3 : i64", "layer_topk is 3 : i64"),
     ],
@@ -222,11 +222,11 @@ def test_a_damaged_list_of_budgets_is_refused(value: str, cause: str) -> None:
         ("sscc.layers", "3 : i64", "Cannot cast attribute|expected"),
         ("sscc.layers", "{window5 = 3 : i64}", "Cannot cast attribute|expected"),
         ("sscc.layers", "{window5 = array<i32: 0, 2>}", "Cannot cast attribute|expected"),
-        ("sscc.layers", "{window5 = array<i64>}", r"the groups' layers are \[\[\], \[0, 1, 2\]\], they must cover 3"),
-        ("sscc.layers", "{window5 = array<i64: 2, 0>}", "they must cover 3 layers"),
-        ("sscc.layers", "{window5 = array<i64: 0, 0>}", "they must cover 3 layers"),
-        ("sscc.layers", "{window5 = array<i64: 0, 3>}", "they must cover 3 layers"),
-        ("sscc.layers", "{window5 = array<i64: -1, 0>}", "they must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64>}", r"the groups' layers must cover 3 layers, got \[\[\], \[0, 1, 2\]\]"),
+        ("sscc.layers", "{window5 = array<i64: 2, 0>}", "must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: 0, 0>}", "must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: 0, 3>}", "must cover 3 layers"),
+        ("sscc.layers", "{window5 = array<i64: -1, 0>}", "must cover 3 layers"),
         ("sscc.layers", "{window7 = array<i64: 0, 2>}", "'window7' is not in the module's kv.groups"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_damaged_geometry_is_refused() -> None:
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
     module.operation.attributes["kv.geometry"] = ir.Attribute.parse(ATTRIBUTE.replace("recent = 4", "recent = 0"))
-    with raises(LevelErrors.GEOMETRY, cause="kv.geometry is invalid: KV recent is 0, it must be at least 1"):
+    with raises(LevelErrors.GEOMETRY, cause="kv.geometry is invalid: KV recent must be at least 1, got 0"):
         get_facts(module)
 
 

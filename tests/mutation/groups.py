@@ -108,7 +108,7 @@ GROUPS: dict[str, MutantGroup] = {
                          "test_gather_rows", "test_encoded_rows", "test_products", "test_weights"),
     "plan": _cpu_room("plan", "test_planner", "test_stages", "test_weights", "test_indirect", "test_library",
                       "test_positions"),
-    "products": _cpu_room("products", "test_products", "test_quantised_products", "test_packing", "test_weights"),
+    "products": _cpu_room("products", "test_products", "test_quantized_products", "test_packing", "test_weights"),
     "attention": _cpu_room("attention", "test_selection", "test_query_attention", "test_learned_index",
                            "test_decode_attention", "test_prefill_attention", "test_latent_prefill"),
     "options": MutantGroup(

@@ -121,7 +121,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: an embedding, and a head that is tied to it
 // PASSES: quantize-weights
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // The one looks up rows and keeps its numbers; the other gets a quantised copy of the same tensor.
+  // The one looks up rows and keeps its numbers; the other gets a quantized copy of the same tensor.
   // CHECK-LABEL: func.func private @decode.embed(
   // CHECK-SAME: %arg0: tensor<9x64xf32> {sscc.weight = "embed"}
   // CHECK: tensor.extract %arg0

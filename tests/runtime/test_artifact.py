@@ -593,15 +593,15 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("groups", 0, "layers"), [], ManifestErrors.GROUPS, {}),
         (
             ("groups", 0, "layers"), [1], ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[1]], they must cover 1 layers"},
+            {"reason": "the groups' layers must cover 1 layers, got [[1]]"},
         ),
         (
             ("groups", 0, "layers"), [0, 0], ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0, 0]], they must cover 2 layers"},
+            {"reason": "the groups' layers must cover 2 layers, got [[0, 0]]"},
         ),
         (
             ("groups", 0, "layers"), [1, 0], ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[1, 0]], they must cover 2 layers"},
+            {"reason": "the groups' layers must cover 2 layers, got [[1, 0]]"},
         ),
         (
             ("groups", 0, "sharers"), 3, ManifestErrors.TYPE,
@@ -613,11 +613,11 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         ),
         (
             ("groups", 0, "sharers"), [1], ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0, 1, 1]], they must cover 3 layers"},
+            {"reason": "the groups' layers must cover 3 layers, got [[0, 1, 1]]"},
         ),
         (
             ("groups", 0, "sharers"), [2], ManifestErrors.LAYERS,
-            {"reason": "a group with sharers has the layers [0, 1], it must have one"},
+            {"reason": "a group with sharers must have one layer, got [0, 1]"},
         ),
         (
             ("groups", 0, "beside"), 1, ManifestErrors.TYPE,
@@ -735,20 +735,20 @@ def test_a_malformed_manifest_is_refused(
         ({"name": "", "layers": [1]}, ManifestErrors.GROUP_NAMES, {}),
         (
             {"name": "other"}, ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0], [0]], they must cover 2 layers"},
+            {"reason": "the groups' layers must cover 2 layers, got [[0], [0]]"},
         ),
         (
             {"name": "other", "layers": [2]}, ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0], [2]], they must cover 2 layers"},
+            {"reason": "the groups' layers must cover 2 layers, got [[0], [2]]"},
         ),
         (
             {"name": "other", "layers": []}, ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0], []], they must cover 1 layers"},
+            {"reason": "the groups' layers must cover 1 layers, got [[0], []]"},
         ),
         ({"name": "other", "layers": [1]}, ArtifactErrors.INVALID, {}),
         (
             {"name": "other", "layers": [1], "beside": True}, ManifestErrors.LAYERS,
-            {"reason": "the groups' layers are [[0], [1]], they must cover 1 layers"},
+            {"reason": "the groups' layers must cover 1 layers, got [[0], [1]]"},
         ),
         ({"name": "other", "beside": True}, ArtifactErrors.INVALID, {}),
     ],

@@ -45,7 +45,7 @@ SCALE_DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """The parts of a weight in groups, in the dtypes of their numbers."""
 
     values: Array
@@ -54,10 +54,10 @@ class Quantised:
     minimums: Array | None
 
 
-def quantised_of(weight: Array, f: GroupFormat) -> Quantised:
+def quantized_of(weight: Array, f: GroupFormat) -> Quantized:
     parts, dtype = quantize(weight, f.descriptor), SCALE_DTYPES[f.scales]
     minimums = parts["minimums"].view(dtype) if "minimums" in parts else None
-    return Quantised(parts["values"], parts["scales"].view(dtype), parts.get("zeros"), minimums)
+    return Quantized(parts["values"], parts["scales"].view(dtype), parts.get("zeros"), minimums)
 
 
 def restored_of(weight: Array, f: GroupFormat) -> Array:
@@ -66,7 +66,7 @@ def restored_of(weight: Array, f: GroupFormat) -> Array:
 
 def codes_of(weight: Array, f: GroupFormat) -> Array:
     """-h .. h - 1, one per element, from the stored bytes."""
-    values = quantised_of(weight, f).values
+    values = quantized_of(weight, f).values
     if f.bits == 8:
         return values.astype(np.int64)
     bytes_ = values.view(np.uint8).astype(np.int64)
@@ -80,9 +80,9 @@ def codes_of(weight: Array, f: GroupFormat) -> Array:
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_no_element_moves_by_more_than_a_step(f: GroupFormat, scale: float, shift: float) -> None:
     weight = normal(scale=scale, shift=shift * scale)
-    quantised = quantised_of(weight, f)
-    steps = np.abs(quantised.scales.astype(np.float64))[..., None]
-    moved = np.abs(restored_of(weight, f).astype(np.float64) - weight).reshape(*quantised.scales.shape, f.group)
+    quantized = quantized_of(weight, f)
+    steps = np.abs(quantized.scales.astype(np.float64))[..., None]
+    moved = np.abs(restored_of(weight, f).astype(np.float64) - weight).reshape(*quantized.scales.shape, f.group)
     assert (moved <= steps * (1 + 1e-6)).all()
     inside = np.abs(codes_of(weight, f).reshape(moved.shape)) < f.half - 1
     assert (moved[inside] <= 0.5 * (np.broadcast_to(steps, moved.shape)[inside]) * (1 + 1e-5)).all()
@@ -90,18 +90,18 @@ def test_no_element_moves_by_more_than_a_step(f: GroupFormat, scale: float, shif
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
 def test_what_is_stored(f: GroupFormat) -> None:
-    quantised = quantised_of(normal(), f)
+    quantized = quantized_of(normal(), f)
     groups = 256 // f.group
-    assert (quantised.values.dtype.name, quantised.values.shape) == ("int8", (24, 256 * f.bits // 8))
-    assert (quantised.scales.dtype.name, quantised.scales.shape) == ("bfloat16", (24, groups))
+    assert (quantized.values.dtype.name, quantized.values.shape) == ("int8", (24, 256 * f.bits // 8))
+    assert (quantized.scales.dtype.name, quantized.scales.shape) == ("bfloat16", (24, groups))
     if not f.zero_point:
-        assert quantised.zeros is None
+        assert quantized.zeros is None
         return
-    assert quantised.zeros is not None
-    assert (quantised.zeros.dtype.name, quantised.zeros.shape) == ("int8", (24, groups))
+    assert quantized.zeros is not None
+    assert (quantized.zeros.dtype.name, quantized.zeros.shape) == ("int8", (24, groups))
     if f.bits == 4:
-        assert quantised.zeros.min() >= 0
-        assert quantised.zeros.max() <= 15
+        assert quantized.zeros.min() >= 0
+        assert quantized.zeros.max() <= 15
 
 
 @pytest.mark.parametrize("scales", ["bf16", "f16", "f32"])
@@ -110,17 +110,17 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
     """The wider the scales, the nearer is the lowest code to the element that it was made for; none lies beyond it."""
     f = GroupFormat.parse(f"int4:32{base}:{scales}")
     weight = normal(shift=0.5)
-    quantised = quantised_of(weight, f)
-    moved = np.abs(restored_of(weight, f) - weight).reshape(*quantised.scales.shape, 32)
-    steps = np.abs(quantised.scales.astype(np.float32))[..., None]
+    quantized = quantized_of(weight, f)
+    moved = np.abs(restored_of(weight, f) - weight).reshape(*quantized.scales.shape, 32)
+    steps = np.abs(quantized.scales.astype(np.float32))[..., None]
     # Without a base the largest element opposite to the one that the scale was made for may be clamped.
     assert (moved <= steps * (1.001 if not base else 0.501 if base == ":minimum" else 1.001)).all()
     expected = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[scales]
-    assert quantised.scales.dtype.name == expected
+    assert quantized.scales.dtype.name == expected
     if base == ":minimum":
-        assert quantised.minimums is not None
-        assert quantised.minimums.dtype.name == expected
-        assert (quantised.minimums.astype(np.float32) <= weight.reshape(moved.shape).min(axis=-1)).all()
+        assert quantized.minimums is not None
+        assert quantized.minimums.dtype.name == expected
+        assert (quantized.minimums.astype(np.float32) <= weight.reshape(moved.shape).min(axis=-1)).all()
 
 
 def test_floats_of_8_bits() -> None:
@@ -128,10 +128,10 @@ def test_floats_of_8_bits() -> None:
     f = GroupFormat.parse("e4m3:32:f32")
     weight = normal()
     weight[3] = 0
-    quantised = quantised_of(weight, f)
-    assert (quantised.values.dtype.name, quantised.values.shape) == ("int8", weight.shape)
+    quantized = quantized_of(weight, f)
+    assert (quantized.values.dtype.name, quantized.values.shape) == ("int8", weight.shape)
     restored = restored_of(weight, f)
-    smallest = np.repeat(quantised.scales, 32, axis=1) * 2.0**-6
+    smallest = np.repeat(quantized.scales, 32, axis=1) * 2.0**-6
     normals = np.abs(weight) > smallest
     assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
     assert (restored[weight == 0] == 0).all()
@@ -145,7 +145,7 @@ def test_scales_of_f16_have_a_range() -> None:
     assert np.isfinite(restored_of(normal(scale=1e6), f)).all()
     with raises(QuantizationErrors.TOO_LARGE):
         quantize(normal(scale=1e9), f.descriptor)
-    smallest = quantised_of(np.full((1, 32), 1e-9, np.float32), f)
+    smallest = quantized_of(np.full((1, 32), 1e-9, np.float32), f)
     assert smallest.scales.astype(np.float64)[0, 0] == -(2.0**-24)  # away from zero
 
 
@@ -153,10 +153,10 @@ def test_by_hand() -> None:
     # The element of largest magnitude is 4, so the scale is -4 / 8, and 4 has the code -8. -3.9 would be 8: clamped.
     weight = np.array([[4.0, -0.5, 0.25, -3.9]], np.float32)
     f = GroupFormat(4, 4)
-    quantised = quantised_of(weight, f)
-    assert quantised.scales.astype(float).tolist() == [[-0.5]]
+    quantized = quantized_of(weight, f)
+    assert quantized.scales.astype(float).tolist() == [[-0.5]]
     assert codes_of(weight, f).tolist() == [[-8, 1, 0, 7]]  # -0.25 / 0.5 is a half, which rounds to even
-    assert quantised.values.view(np.uint8).tolist() == [[0 + 16 * 9, 8 + 16 * 15]]
+    assert quantized.values.view(np.uint8).tolist() == [[0 + 16 * 9, 8 + 16 * 15]]
     assert restored_of(weight, f).tolist() == [[4.0, -0.5, 0.0, -3.5]]
 
 
@@ -164,9 +164,9 @@ def test_minimums_by_hand() -> None:
     # From -1 on there are 15 steps of 1.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
     f = GroupFormat(4, 4, minimum=True)
-    quantised = quantised_of(weight, f)
-    assert quantised.minimums is not None
-    assert quantised.minimums.astype(float).tolist() == [[-1.0]]
+    quantized = quantized_of(weight, f)
+    assert quantized.minimums is not None
+    assert quantized.minimums.astype(float).tolist() == [[-1.0]]
     assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
     assert restored_of(weight, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
 
@@ -175,10 +175,10 @@ def test_zero_points_by_hand() -> None:
     # -1 .. 14 is 15 steps of 1; zero is the code -7.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
     f = GroupFormat(4, 4, zero_point=True)
-    quantised = quantised_of(weight, f)
-    assert quantised.scales.astype(float).tolist() == [[1.0]]
-    assert quantised.zeros is not None
-    assert quantised.zeros.tolist() == [[1]]
+    quantized = quantized_of(weight, f)
+    assert quantized.scales.astype(float).tolist() == [[1.0]]
+    assert quantized.zeros is not None
+    assert quantized.zeros.tolist() == [[1]]
     assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
     assert restored_of(weight, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
 
@@ -196,7 +196,7 @@ def test_zeros_stay_zeros(f: GroupFormat) -> None:
 
 def test_scales_round_away_from_zero() -> None:
     largest = np.array([[1.001, 0.0], [-1.001, 0.0], [1.0, 0.0]], np.float32)
-    scales = quantised_of(largest, GroupFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
+    scales = quantized_of(largest, GroupFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
     assert scales.tolist() == [-1.0078125, 1.0078125, -1.0]
 
 
@@ -228,10 +228,10 @@ def test_errors_add_up() -> None:
 @pytest.mark.parametrize("f", [GroupFormat(8), GroupFormat(4), GroupFormat(4, 32, True)], ids=str)
 def test_blocks_change_nothing(f: GroupFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = normal(50)
-    whole = quantised_of(weight, f)
+    whole = quantized_of(weight, f)
     monkeypatch.setattr(quantization, "_BLOCK_ELEMENTS", 256 * 7)
-    assert quantised_of(weight, f).values.tobytes() == whole.values.tobytes()
-    assert quantised_of(weight, f).scales.tobytes() == whole.scales.tobytes()
+    assert quantized_of(weight, f).values.tobytes() == whole.values.tobytes()
+    assert quantized_of(weight, f).scales.tobytes() == whole.scales.tobytes()
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
@@ -249,7 +249,7 @@ def test_encodings_are_the_parts(f: GroupFormat) -> None:
 def test_sources_of_other_dtypes() -> None:
     weight = normal().astype(ml_dtypes.bfloat16)
     f = GroupFormat(8)
-    assert quantised_of(weight, f).values.tobytes() == quantised_of(weight.astype(np.float32), f).values.tobytes()
+    assert quantized_of(weight, f).values.tobytes() == quantized_of(weight.astype(np.float32), f).values.tobytes()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -283,9 +283,9 @@ def test_a_stack_of_encoded_layers() -> None:
     assert layout["v"].source == TensorSpec((24, 256), "f32")
     stored = stack_tensors(layout, reading(layers, "the test"))
     for index, weight in enumerate(layers.values()):
-        quantised = quantised_of(weight, GroupFormat(4))
-        assert stored["v"][index].tobytes() == quantised.values.tobytes()
-        assert stored["s"][index].tobytes() == quantised.scales.tobytes()
+        quantized = quantized_of(weight, GroupFormat(4))
+        assert stored["v"][index].tobytes() == quantized.values.tobytes()
+        assert stored["s"][index].tobytes() == quantized.scales.tobytes()
     assert stored["one"].tobytes() == stored["s"][1].tobytes()
 
 
@@ -326,7 +326,7 @@ def test_the_validator_refuses_encodings_that_do_not_fit(
         check_tensors(program(Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, sources, "int8:32/values")))
 
 
-def test_a_matrix_per_expert_is_quantised_as_each_matrix_alone() -> None:
+def test_a_matrix_per_expert_is_quantized_as_each_matrix_alone() -> None:
     weight = np.random.default_rng(0).standard_normal((3, 24, 64)).astype(np.float32)
     for name, source in (("int4:32/values", weight), ("int4:32/values/transposed", weight.swapaxes(1, 2))):
         encoding = Encoding.parse(name)

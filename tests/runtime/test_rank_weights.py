@@ -58,7 +58,7 @@ ENCODINGS = ["int8:32/values", "int8:32/scales", "int4:32:zero-point/values", "i
 
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_of_a_quantised_weight_codes_and_scales_are_cut_alike(encoding: str, axis: int) -> None:
+def test_of_a_quantized_weight_codes_and_scales_are_cut_alike(encoding: str, axis: int) -> None:
     parsed = Encoding.parse(encoding)
     sources = {name: source.T.copy() if parsed.transposed else source for name, source in SOURCES.items()}
     shape = (2, *parsed.format.stored(parsed.part, ROWS, COLUMNS))

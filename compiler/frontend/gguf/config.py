@@ -210,9 +210,9 @@ class _Fields:
     def _vocabulary(self) -> int:
         """Return the number of rows of the embedding."""
         rows = self.metadata.rows(EMBEDDING)
-        said = self.metadata.number("vocab_size", rows)
-        if said != rows:
-            raise self.metadata.bad("vocab_size", said, f"{rows}, as the embedding has rows")
+        stated = self.metadata.number("vocab_size", rows)
+        if stated != rows:
+            raise self.metadata.bad("vocab_size", stated, f"{rows}, as the embedding has rows")
         return rows
 
     def _layers(self) -> int:

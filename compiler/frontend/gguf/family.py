@@ -44,9 +44,9 @@ class Window:
     """The layers that attend within a window.
 
     Attributes:
-        period: layers that take turns; 0 where a file lists them, or all layers are alike.
-        field: of the config; `chunked`: whether windows are chunks.
-        size: where files do not say it.
+        period: layers after which the pattern repeats; 0 if a file lists the layers, or all layers are equal.
+        field: name of the config's field with the size; `chunked`: True if windows are chunks.
+        size: the size for files that do not state it.
         whole_first: True if the first layer of a period attends to everything; else the last one does.
     """
 

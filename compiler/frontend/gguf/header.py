@@ -56,9 +56,9 @@ class StoredTensor:
         shape: sizes, the outermost first. A size may be 0; a tensor without dimensions holds one number.
         type: the form in which the numbers are stored.
         path: the file.
-        offset: of the first byte, from the start of the file.
+        offset: offset of the first byte from the start of the file.
         nbytes: number of bytes; 0 if the size of the type's blocks is not known.
-        rows: of a tensor that is a part of another one: its first row and the number of all rows there.
+        rows: for a part of another tensor, its first row there and the number of rows of that tensor; else None.
     """
 
     name: str

@@ -18,13 +18,13 @@ class GgufHeaderErrors(ErrorKind):
     EMPTY_KEY = InputError, "{path}: entry {entry} of its metadata has an empty key"
     VALUE_TYPE = InputError, "{path}: metadata {key} has a value of type {type}, which GGUF does not have"
     NESTED = UnsupportedError, "{path}: metadata {key} is an array of arrays, which is not supported"
-    BOOLEAN = InputError, "{path}: metadata {key} is a boolean of value {value}, it must be 0 or 1"
+    BOOLEAN = InputError, "{path}: metadata {key} must be 0 or 1, got a boolean of value {value}"
     TWICE = InputError, "{path}: {what} {name!r} is there twice"
     BAD_ALIGNMENT = InputError, (
-        "{path}: metadata general.alignment is {alignment!r} of type {type}, it must be a power of two of type UINT32"
+        "{path}: metadata general.alignment must be a power of two of type UINT32, got {alignment!r} of type {type}"
     )
     NO_ARCHITECTURE = InputError, (
-        "{path}: metadata {key} is {value!r}, it must be a text of 1 to {most} characters that names an architecture"
+        "{path}: metadata {key} must be a text of 1 to {most} characters that names an architecture, got {value!r}"
     )
     DIMENSIONS = InputError, "{path}: tensor {tensor!r} has {count} dimensions, more than the limit of {most}"
     SIZES = InputError, "{path}: tensor {tensor!r} of shape {shape} has more bytes than a file can have"

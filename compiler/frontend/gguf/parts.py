@@ -20,7 +20,7 @@ MOST_TENSORS = (1 << 31) - 1  # llama.cpp's type of the count
 class GgufPartErrors(ErrorKind):
     """Models in several files that are incomplete or do not belong together."""
 
-    NOT_A_NUMBER = InputError, "{path}: metadata {key} is {value!r}, it must be a whole number of at most {most}"
+    NOT_A_NUMBER = InputError, "{path}: metadata {key} must be a whole number of at most {most}, got {value!r}"
     NAME = InputError, "{path} is part {part} of {count}, but its name does not end with {expected}"
     MISSING = InputError, "{path} is one of {count} files, of which {missing} is missing"
     DIFFERS = InputError, "{path} is part {part} of {count}, but its metadata states part {said} of {said_count}"

@@ -84,17 +84,17 @@ class GgufVocabularyErrors(ErrorKind):
     """Inconsistent metadata of a tokenizer."""
 
     MISSING = InputError, "{path}: its tokenizer lacks metadata {key}"
-    VALUE = InputError, "{path}: metadata {key} is {found}, it must be {expected}"
+    VALUE = InputError, "{path}: metadata {key} must be {expected}, got {found}"
     COUNT = InputError, "{path}: metadata {key} has {count} entries, but there are {tokens} tokens"
     NO_TOKENS = InputError, "{path}: its tokenizer has no tokens"
-    TOO_LONG = InputError, "{path}: {what} has {count} characters, it may have at most {most}"
+    TOO_LONG = InputError, "{path}: {what} must have at most {most} characters, got {count}"
     TWICE = InputError, "{path}: the tokens {first} and {second} are both {text!r}"
-    TOKEN_TYPE = InputError, "{path}: token {token} has type {type}, types are 0 .. 6"
+    TOKEN_TYPE = InputError, "{path}: the type of token {token} must be 0 .. 6, got {type}"
     BYTE_TOKEN = InputError, "{path}: token {token} is a byte, but its text is {text!r} instead of <0x00> .. <0xFF>"
     BYTES = InputError, "{path}: its tokenizer has tokens for {count} of the 256 bytes"
-    SCORE = InputError, "{path}: token {token} has the score {score}"
-    ID = InputError, "{path}: metadata {key} is {token}, the tokens are 0 .. {last}"
-    MERGE = InputError, "{path}: merge {number} is {merge!r}, it must be two tokens that make a third one"
+    SCORE = InputError, "{path}: the score of token {token} must be finite, got {score}"
+    ID = InputError, "{path}: metadata {key} is {token}; the tokens are 0 .. {last}"
+    MERGE = InputError, "{path}: merge {number} must be two tokens that make a third one, got {merge!r}"
     UNRANKED = (
         UnsupportedError,
         "{path}: {count} of {tokens} tokens have the score {score}, so the order of merges is unknown",
@@ -175,7 +175,7 @@ class Vocabulary:
     Attributes:
         kind: `tokenizer.ggml.model`, which names the algorithm.
         tokens: texts in the order of the file; ids: the numbers of these texts.
-        types: of each token, one of TokenType; 0 for none.
+        types: type of each token, one of TokenType; 0 for none.
         roles: the tokens that have a role, by its name in ROLES.
     """
 

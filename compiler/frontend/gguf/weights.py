@@ -203,9 +203,9 @@ class GgufSource(TensorSource):
             return self._reshaped(parameter)
         biases = _are_biases(parameter)
         for other in others:
-            alike = 2 <= len(shape) == len(other.shape) and other.shape[:-2] == shape[:-2]
-            alike = alike and (layout is not Layout.INTERLEAVED or other.shape == shape)
-            if not alike or (other.shape[-1] != shape[-1] and not biases):
+            same_shape = 2 <= len(shape) == len(other.shape) and other.shape[:-2] == shape[:-2]
+            same_shape = same_shape and (layout is not Layout.INTERLEAVED or other.shape == shape)
+            if not same_shape or (other.shape[-1] != shape[-1] and not biases):
                 raise self._not_joined(other, first)
         if biases:
             shape = (shape[0], sum(part.shape[1] for part in parameter.parts))
@@ -504,7 +504,7 @@ def _pattern(name: str) -> tuple[str, str]:
 
 @cache
 def _is_read(kind: GGMLQuantizationType) -> bool:
-    """Return True if the package dequantises a type."""
+    """Return True if the package dequantizes a type."""
     if kind in PLAIN_TYPES:
         return True
     _, size = GGML_QUANT_SIZES[kind]

@@ -82,7 +82,7 @@ class BenchOptions:
         flags=("-d", "--depth"), parse=_numbers, least=1,
     )  # fmt: skip
     batch: tuple[int, ...] | None = option(
-        None, "active slots of the decode steps", "N", group=TESTS, default="1, and all slots", flags=("-b", "--batch"),
+        None, "active slots of the decode steps", "N", group=TESTS, default="1, then all", flags=("-b", "--batch"),
         parse=_numbers, least=1,
     )  # fmt: skip
     repetitions: int = option(5, "repetitions of each test", "N", group=TESTS, flags=("-r", "--repetitions"), least=1)

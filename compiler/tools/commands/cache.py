@@ -25,7 +25,7 @@ _DAY = 24 * 3600
 
 
 class CacheCommandErrors(ErrorKind):
-    UNKNOWN = UsageError, "--clear is {name!r}, it must be one of {known}, or all"
+    UNKNOWN = UsageError, "--clear must be one of {known} or all, got {name!r}"
 
 
 @dataclass(frozen=True)

@@ -232,6 +232,6 @@ LONGEST = 24
 def _first_difference(a: list[int], b: list[int]) -> str:
     if a == b:
         return f"all {len(a)} new tokens are the same"
-    alike = next((at for at, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
-    first, second = (str(tokens[alike]) if alike < len(tokens) else "the end" for tokens in (a, b))
-    return f"the first {alike} new tokens are the same, then {first} and {second}"
+    common = next((at for at, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
+    first, second = (str(tokens[common]) if common < len(tokens) else "the end" for tokens in (a, b))
+    return f"the first {common} new tokens are the same, then {first} and {second}"

@@ -66,7 +66,7 @@ class Part:
 # ------------------------------------------------------------------------------------------------------- as lines
 
 
-def shaded(tokens: Sequence[Token], part: Part, width: int, *, colours: bool, fetched_anew: bool) -> Iterator[str]:
+def shaded(tokens: Sequence[Token], part: Part, width: int, *, colours: bool, fetched_each_step: bool) -> Iterator[str]:
     """Yield a legend, then the text in colours, or with a line of marks below each line.
 
     Args:
@@ -74,9 +74,9 @@ def shaded(tokens: Sequence[Token], part: Part, width: int, *, colours: bool, fe
         part: displayed part of the cache.
         width: columns of a line.
         colours: True for colours, False for marks.
-        fetched_anew: True if every step selects rows of the store anew, without recording them.
+        fetched_each_step: True if every step selects rows of the store, without a record of them.
     """
-    yield from _legend(tokens, part, colours=colours, fetched_anew=fetched_anew)
+    yield from _legend(tokens, part, colours=colours, fetched_each_step=fetched_each_step)
     yield ""
     text, marks, column = "", "", 0
     for token in tokens:
@@ -102,7 +102,7 @@ def _line(text: str, marks: str, *, colours: bool) -> Iterator[str]:
         yield marks.rstrip()
 
 
-def _legend(tokens: Sequence[Token], part: Part, *, colours: bool, fetched_anew: bool) -> Iterator[str]:
+def _legend(tokens: Sequence[Token], part: Part, *, colours: bool, fetched_each_step: bool) -> Iterator[str]:
     whole = sum(token.share == 1 for token in tokens)
     some = sum(0 < token.share < 1 for token in tokens)
     none = len(tokens) - whole - some
@@ -119,7 +119,7 @@ def _legend(tokens: Sequence[Token], part: Part, *, colours: bool, fetched_anew:
         yield "1 to 9: selected by that many tenths of layers and heads, #: by all  . evicted"
     if any(token.reason == "stored" for token in tokens):
         mark = f"\x1b[4mstored{_PLAIN}" if colours else "- stored"
-        which = "; the rows that the last step read are recorded with --kv-fetch only" if fetched_anew else ""
+        which = "; the rows that the last step read are recorded with --kv-fetch only" if fetched_each_step else ""
         yield f"{mark}: in the store; read when a step's query selects it{which}"
 
 

@@ -49,7 +49,7 @@ class OptOptions:
     list_passes: bool = option(False, "list every pass with its level and summary")
     explain: str | None = option(None, "explain a pass: its work, its conditions and its options", "PASS")
     split_input_file: bool = option(
-        False, f"run the passes on each of several modules in the file, with lines {SEPARATOR} between them"
+        False, f"run the passes on each module of a file in which lines {SEPARATOR} separate modules"
     )
     verify_diagnostics: bool = option(
         False, "compare the errors with the comments of the form `// expected-error@+1 {{text}}`"

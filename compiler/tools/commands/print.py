@@ -49,7 +49,7 @@ class PrintOptions:
         None, "functions or kernels to print: a name, or a pattern with * and ?", "NAME", default="all"
     )
     locations: bool = option(False, "show the model's source location of every line of a dump")
-    weights: bool = option(False, "list the weights of a dump where they are passed on")
+    weights: bool = option(False, "list the weights that a dump passes to functions")
     color: str = option("auto", f"use of colours: {', '.join(COLOURS)}", "WHEN", choices=COLOURS)
 
 

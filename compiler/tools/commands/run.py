@@ -309,9 +309,9 @@ class _Shown:
         return cls(shown_tokens(tokenizer, tokens, kept, part.layer, part.head, needed), part, kept, needed)
 
     def lines(self) -> Iterator[str]:
-        anew = any(not layer.choice_known for layer in self.kept.layers)
+        each_step = any(not layer.choice_known for layer in self.kept.layers)
         width = shutil.get_terminal_size((100, 24)).columns
-        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_anew=anew)
+        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_each_step=each_step)
         if self.needed is not None:
             yield ""
             yield from needed_lines(self.tokens, self.needed)
@@ -436,7 +436,7 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
     golden = artifact.golden()
     if golden is None:
         raise RunErrors.NO_GOLDENS(path=artifact.path)
-    report = replay(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors))
+    report = replay(session, golden, quantized=any(tensor.encoding for tensor in artifact.program.tensors))
     if args.json:
         print(
             json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})

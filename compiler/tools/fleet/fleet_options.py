@@ -34,7 +34,7 @@ each of the replica, the gateway and the client."""
 class FleetOptionErrors(ErrorKind):
     NOT_REPLICAS = (
         UsageError,
-        "replicas is {text!r}, but must be a number from 1 to 9999 or a range such as 1-4",
+        "replicas must be a number from 1 to 9999 or a range such as 1-4, got {text!r}",
     )
     NO_ARTIFACT = UsageError, "the deployment has no `artifact`: set it to the path of an artifact"
     NOT_OF_A_FLEET = UsageError, "a fleet does not take the option {option}: {reason}"
@@ -47,8 +47,8 @@ class FleetOptionErrors(ErrorKind):
         UsageError,
         "`port` requires a single gateway, but `gateways` is {gateways}: remove one of the two",
     )
-    NOT_ONE_VALUE = UsageError, "{option} is {value}, but must be a single value"
-    NOT_A_SWITCH = UsageError, "{option} is {value!r}, but must be true or false"
+    NOT_ONE_VALUE = UsageError, "{option} must be a single value, got {value}"
+    NOT_A_SWITCH = UsageError, "{option} must be true or false, got {value!r}"
 
 
 @dataclass(frozen=True)

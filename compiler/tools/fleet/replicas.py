@@ -190,9 +190,9 @@ class RayPool:
 
     async def states(self) -> Mapping[str, Mapping[str, Any]]:
         """See `sscc.runtime.serving.fleet.gateway.Pool`."""
-        told = self._handle.broadcast("state")
+        answers = self._handle.broadcast("state")
         try:
-            states = await told.results_async(timeout_s=STATE_SECONDS, return_exceptions=True)
+            states = await answers.results_async(timeout_s=STATE_SECONDS, return_exceptions=True)
         except TimeoutError:
             return {}
         return dict(sorted(state for state in states if not isinstance(state, BaseException)))

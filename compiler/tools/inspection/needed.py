@@ -39,7 +39,7 @@ def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
 
 def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept: Kept) -> Needed:
     """Run the model in eager PyTorch, in the program's dtype, with full attention over `tokens`: the prompt, and the
-    tokens of the answer that were fed back. Quantised weights are dequantised from the program's codes.
+    tokens of the answer that were fed back. Quantized weights are dequantized from the program's codes.
 
     The cost is the time of one forward pass over these tokens, and memory for all weights in the program's dtype.
 

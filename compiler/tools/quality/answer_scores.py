@@ -14,42 +14,42 @@ FIELD = re.compile(r'"([^"\n]+)"\s*:\s*(?:"([^"\n]*)"|(-?\d[\d.]*))')
 """Pattern of a member of a JSON object: its name, and its value as a string or a number."""
 
 
-def string_match_all(said: str, answers: Sequence[str]) -> float:
+def string_match_all(prediction: str, answers: Sequence[str]) -> float:
     """Return the fraction of the answers that occur in the text, ignoring case (RULER)."""
-    return sum(answer.lower() in said.lower() for answer in answers) / len(answers)
+    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
 
 
-def string_match_part(said: str, answers: Sequence[str]) -> float:
+def string_match_part(prediction: str, answers: Sequence[str]) -> float:
     """Return 1 if any of the answers occurs in the text, ignoring case (RULER's question answering)."""
-    return float(any(answer.lower() in said.lower() for answer in answers))
+    return float(any(answer.lower() in prediction.lower() for answer in answers))
 
 
-def exact_match(said: str, answers: Sequence[str]) -> float:
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """Return 1 if the first line is exactly one of the answers, after `normalised`."""
-    line = normalised(_first_line(said))
+    line = normalised(_first_line(prediction))
     return float(any(line == normalised(answer) for answer in answers))
 
 
-def f1(said: str, answers: Sequence[str]) -> float:
+def f1(prediction: str, answers: Sequence[str]) -> float:
     """Return the maximum over the answers of the F1 score of words (SQuAD, LongBench's question answering), after
     `normalised`."""
-    return max(_f1(normalised(said).split(), normalised(answer).split()) for answer in answers)
+    return max(_f1(normalised(prediction).split(), normalised(answer).split()) for answer in answers)
 
 
-def f1_first_line(said: str, answers: Sequence[str]) -> float:
+def f1_first_line(prediction: str, answers: Sequence[str]) -> float:
     """Return `f1` of the first line (LongBench's triviaqa)."""
-    return f1(_first_line(said), answers)
+    return f1(_first_line(prediction), answers)
 
 
-def numbers(said: str, answers: Sequence[str]) -> float:
+def numbers(prediction: str, answers: Sequence[str]) -> float:
     """Return the fraction of the numbers in the text that equal the first number of an answer (LongBench's counting and
     paragraph search)."""
     correct = {match.group() for answer in answers if (match := re.search(r"\d+", answer))}
-    numbers = re.findall(r"\d+", said)
+    numbers = re.findall(r"\d+", prediction)
     return sum(number in correct for number in numbers) / len(numbers) if numbers else 0.0
 
 
-def json_fields(said: str, answers: Sequence[str]) -> float:
+def json_fields(prediction: str, answers: Sequence[str]) -> float:
     """Return the fraction of the fields, each given as `"name": "value"`, that have this value in the text, ignoring
     case.
 
@@ -57,7 +57,7 @@ def json_fields(said: str, answers: Sequence[str]) -> float:
     be numbers.
     """
     values: dict[str, str] = {}
-    for name, value in _fields(said):
+    for name, value in _fields(prediction):
         values.setdefault(name, value)
     return sum((name, value) in values.items() for name, value in _fields(", ".join(answers))) / len(answers)
 
@@ -76,9 +76,9 @@ def _first_line(text: str) -> str:
     return text.lstrip().split("\n", 1)[0]
 
 
-def _f1(said: Sequence[str], answer: Sequence[str]) -> float:
-    same = sum((Counter(said) & Counter(answer)).values())
-    return 2 * same / (len(said) + len(answer)) if same else 0.0
+def _f1(prediction: Sequence[str], answer: Sequence[str]) -> float:
+    same = sum((Counter(prediction) & Counter(answer)).values())
+    return 2 * same / (len(prediction) + len(answer)) if same else 0.0
 
 
 METRICS: dict[str, Metric] = {

@@ -31,7 +31,7 @@ POOLING = (SNAPKV, SNAPSTREAM)
 
 
 class CellErrors(ErrorKind):
-    UNKNOWN_METHOD = UsageError, "--methods has {method!r}, it must be one of {methods}{similar_hint}"
+    UNKNOWN_METHOD = UsageError, "--methods must be among {methods}, got {method!r}{similar_hint}"
     NO_BUDGET = UsageError, "the methods other than full need a budget: give --budgets"
     NO_ROWS_TO_SELECT = (
         UsageError,
@@ -155,9 +155,9 @@ def make_cells(
             cells.append(Cell(rule.name, geometry, rule=rule))
         for layer_topk in layer_topks:
             rows = _shared_rows(layer_topk, selection)
-            alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)
-            apart = _geometry({**rows, "kv_topk_per_layer": str(layer_topk)}, selection, dtype, max_context)
-            cells += [Cell(SNAPSTREAM, alike), Cell(SNAPSTREAM, apart, layer_topk)]
+            uniform = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)
+            per_layer = _geometry({**rows, "kv_topk_per_layer": str(layer_topk)}, selection, dtype, max_context)
+            cells += [Cell(SNAPSTREAM, uniform), Cell(SNAPSTREAM, per_layer, layer_topk)]
     return list({cell.name: cell for cell in cells}.values())
 
 

@@ -39,7 +39,7 @@ class EvaluationOptionErrors(ErrorKind):
     NOTHING_TO_EVALUATE = UsageError, "there is nothing to evaluate: give --tasks or --examples-file"
     NO_LENGTH = UsageError, "the tasks need a prompt length: give --lengths"
     NO_EXAMPLES = UsageError, "the tasks need a number of examples: give --examples"
-    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, it must be one of {tasks}{similar_hint}"
+    UNKNOWN_TASK = UsageError, "--tasks must be among {tasks}, got {task!r}{similar_hint}"
     TEXT_WITHOUT_PERPLEXITY = UsageError, "--text applies to the task perplexity: add that to --tasks, or omit --text"
     PERPLEXITY_WITHOUT_TEXT = UsageError, "the task perplexity needs a text: give --text FILE"
     PERPLEXITY_OF_CHAT = (
@@ -51,7 +51,7 @@ class EvaluationOptionErrors(ErrorKind):
     EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes applies to the method {method}: add it to --methods"
     FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch applies to the method {method}: add it to --methods"
     NO_KEY_BITS = UsageError, "the method {method} needs quantized keys: give --kv-key-bits"
-    UNKNOWN_KEY_BITS = UsageError, "--kv-key-bits has {bits}, it must be one of {choices}"
+    UNKNOWN_KEY_BITS = UsageError, "--kv-key-bits must be among {choices}, got {bits}"
     NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template: leave --chat out"
     NO_TOKENIZER = (
         UsageError,
@@ -109,7 +109,7 @@ class EvalOptions(InterpreterOptions):
     )  # fmt: skip
     methods: tuple[str, ...] = option(
         tuple(name for name in METHODS if name != QUERY),  # its budget limits the rows that are read, not held
-        f"methods to compare: {', '.join(METHODS)}, query keeps every row", "METHOD", group=CELLS,
+        f"methods to compare: {', '.join(METHODS)}; query keeps every row", "METHOD", group=CELLS,
         words=True,
     )  # fmt: skip
     rules: tuple[Rule, ...] = option(
@@ -126,11 +126,11 @@ class EvalOptions(InterpreterOptions):
     )  # fmt: skip
     key_bits: tuple[int, ...] = option_like(
         CompileOptions, "kv_key_bits", (DEFAULT_KEY_BITS,), group=CELLS, words=True, default="",
-        help="bits per number of the key copies by which query selects, 1, 2, 4 or 16",
+        help="bits per value of the quantized keys by which query selects: 1, 2, 4 or 16 (the keys themselves)",
     )  # fmt: skip
     fetches: tuple[int, ...] = option_like(
         CompileOptions, "kv_fetch", (),
-        help="maximum rows that a step of query fetches per KV head; each is compared with no limit", group=CELLS,
+        help="limit on rows that a step fetches per KV head with query; each is compared with no limit", group=CELLS,
         words=True, default="",
     )  # fmt: skip
     equal_bytes: bool = option(

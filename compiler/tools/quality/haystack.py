@@ -13,7 +13,7 @@ Count = Callable[[str], int]
 
 
 class HaystackErrors(ErrorKind):
-    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: it has at least {smallest}"
+    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: it needs at least {smallest}"
 
 
 class Haystack:

@@ -82,7 +82,7 @@ class ExampleFileErrors(ErrorKind):
         UsageError,
         "{where}: the question of {dataset} is in LongBench's prompt template: give the whole text as the field prompt",
     )
-    UNKNOWN_METRIC = UsageError, "{where} has the metric {metric!r}, it must be one of {metrics}"
+    UNKNOWN_METRIC = UsageError, "the metric of {where} must be one of {metrics}, got {metric!r}"
     BAD_NEW_TOKENS = UsageError, "{where} has max_new_tokens {value!r}, which is not a number of at least 1"
     NO_PROMPT = InputError, "{where} has neither a prompt nor an input"
     NO_ANSWERS = InputError, "{where} has no list of answers"

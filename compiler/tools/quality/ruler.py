@@ -121,8 +121,8 @@ def _generate(name: str, script: Path, options: dict[str, Any]) -> None:
     if done.returncode:
         if "nltk.download" in done.stderr:
             raise RulerErrors.NO_NLTK_DATA(task=name)
-        said = [line for line in done.stderr.splitlines() if line.strip(" *")]
-        raise RulerErrors.FAILED(task=name, reason=quoted((said or ["it printed nothing"])[-1]))
+        messages = [line for line in done.stderr.splitlines() if line.strip(" *")]
+        raise RulerErrors.FAILED(task=name, reason=quoted((messages or ["it printed nothing"])[-1]))
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

@@ -31,7 +31,7 @@ TOKENS = "tokens"
 
 
 class ExampleScoringErrors(ErrorKind):
-    UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, it must be one of {metrics}"
+    UNKNOWN_METRIC = InternalError, "the metric of the example {example} must be one of {metrics}, got {metric!r}"
 
 
 @dataclass(frozen=True)

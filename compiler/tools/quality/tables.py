@@ -51,8 +51,8 @@ def paired(cells: Sequence[CellSummary]) -> Table | None:
     one of several pooling widths, or shortens prompts.
     """
     groups = _of(cells[0], nats=False)
-    apart = (cell.cell.one_of_pools or cell.cell.rule is not None or cell.cell.keep is not None for cell in cells)
-    compared = _by_query(cells) or any(apart)
+    separate = (cell.cell.one_of_pools or cell.cell.rule is not None or cell.cell.keep is not None for cell in cells)
+    compared = _by_query(cells) or any(separate)
     if not compared or cells[0].cell.method != FULL or not groups:
         return None
     heading = ["minus full", *_cost_heading(cells), *(f"{score.group} (n={score.n})" for score in groups)]
@@ -165,7 +165,7 @@ def _points(score: Score) -> str:
 def _nats(score: Score) -> str:
     """Return nats and perplexity, and the difference from the full cache on the same windows."""
     perplexity = math.exp(score.mean) if score.mean < LARGEST_EXPONENT else math.inf
-    said = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {perplexity:.2f}"
+    cell = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {perplexity:.2f}"
     if score.difference is None or score.difference_error is None:
-        return f"{said})"
-    return f"{said}; {score.difference:+.3f} +- {score.difference_error:.3f})"
+        return f"{cell})"
+    return f"{cell}; {score.difference:+.3f} +- {score.difference_error:.3f})"

@@ -57,23 +57,23 @@ class KeptText:
     budget: int
     heads: int
     layers: tuple[Layer, ...]
-    chosen_anew: bool
+    chosen_each_step: bool
 
 
 def kept(sources: Sources) -> KeptText | None:
     """Return the section; None if no text was given."""
     if sources.text is None:
         return None
-    told = sources.text.kept
-    reasons = told.reasons()
-    columns = zip(sources.text.texts, main_reasons(told), told.shares().tolist(), strict=True)
+    positions = sources.text.kept
+    reasons = positions.reasons()
+    columns = zip(sources.text.texts, main_reasons(positions), positions.shares().tolist(), strict=True)
     words = tuple(
         Word(text, position, kind, share, ceil(share * SHADES))
         for position, (text, kind, share) in enumerate(columns)
     )
     layers = tuple(
         Layer(layer.layer, layer.source, tuple("".join(map(str, row)) for row in layer.reasons.tolist()))
-        for layer in (told.layers if reasons.size <= MOST_DETAIL else ())
+        for layer in (positions.layers if reasons.size <= MOST_DETAIL else ())
     )
-    anew = any(not layer.choice_known for layer in told.layers)
-    return KeptText(words, told.prompt_len, told.kept, told.budget, len(reasons), layers, anew)
+    each_step = any(not layer.choice_known for layer in positions.layers)
+    return KeptText(words, positions.prompt_len, positions.kept, positions.budget, len(reasons), layers, each_step)

@@ -53,7 +53,7 @@ class Level:
         capacity: bytes of all sockets of a rank.
         roles: bytes by kind, largest first.
         pieces: a map of the used memory, by address.
-        begin, end: first address of the map, and the address behind the last one.
+        begin, end: first address of the map, and the address after the last one.
         heading: title of the map.
         listed: the largest regions.
         rest: number of other regions.

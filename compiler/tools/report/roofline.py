@@ -278,8 +278,8 @@ def _peak_labels(peaks: Mapping[str, float], scale: _Scale, points: Sequence[Poi
         names.setdefault(peak, []).append(name)
     taken = [point.box() for point in points]
     lines = {peak: (LEFT, scale.y(peak) - 1, WIDTH, scale.y(peak) + 1) for peak in names}
-    for peak, alike in sorted(names.items(), reverse=True):
-        text = f"{' and '.join(alike)} {_rate(peak)}"
+    for peak, peak_names in sorted(names.items(), reverse=True):
+        text = f"{' and '.join(peak_names)} {_rate(peak)}"
         labels = [
             Label("ceiling", text, WIDTH - RIGHT - 4 - left, scale.y(peak) + below, "end")
             for left in (0, 40, 80)
@@ -313,15 +313,15 @@ def _point_labels(points: Sequence[Point], ceilings: Sequence[Ceiling], labels: 
         if names[point.entry] > NAMED or id(point) in labelled:
             continue
         near = {id(p) for p in points if abs(p.x - point.x) + abs(p.y - point.y) < TOGETHER}
-        alike = [p for p in points if id(p) in near and p.entry == point.entry]
-        text = f"{point.name}{f' and {len(alike) - 1} more' * (len(alike) > 1)}"
+        same_entry = [p for p in points if id(p) in near and p.entry == point.entry]
+        text = f"{point.name}{f' and {len(same_entry) - 1} more' * (len(same_entry) > 1)}"
         others = taken + [p.box() for p in points if id(p) not in near]
         for label in _places(point, text):
             (box,) = label.boxes()
             inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
             if inside and not any(_overlap(box, other) for other in others):
                 taken.append(box)
-                labelled |= {id(p) for p in alike}
+                labelled |= {id(p) for p in same_entry}
                 yield label
                 break
 

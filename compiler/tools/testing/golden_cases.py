@@ -225,6 +225,6 @@ def replay(path: Path, interpreter: str) -> None:
         raise GoldenFileErrors.NO_RECORDED_RUN(artifact=artifact.path)
     session = open_session(artifact, interpreter=interpreter)
     try:
-        replayed(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors)).require()
+        replayed(session, golden, quantized=any(tensor.encoding for tensor in artifact.program.tensors)).require()
     finally:
         session.close()

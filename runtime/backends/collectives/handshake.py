@@ -35,7 +35,7 @@ class HandshakeErrors(ErrorKind):
         "ranks on several machines need a secret in ${variable}: the same for every rank, at least {least} bytes "
         "long, such as the output of `openssl rand -hex 32`"
     )
-    SHORT_SECRET = UsageError, "${variable} has {length} bytes, but a secret for ranks must have at least {least}"
+    SHORT_SECRET = UsageError, "${variable} must have at least {least} bytes, as a secret for ranks, got {length}"
     NOT_ALL_CAME = RankError, (
         "ranks {missing} did not join within {seconds:g} s; {refused} connections were refused because they did not "
         "prove that they know the ranks' secret"

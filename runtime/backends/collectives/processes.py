@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TransportErrors(ErrorKind):
-    UNKNOWN = UsageError, "--transport is {name!r}, but it must be one of: {known}"
+    UNKNOWN = UsageError, "--transport must be one of {known}, got {name!r}"
     NO_GLOO = UsageError, (
         "--transport {name!r} was removed, because gloo accepts any connection as a rank; use one of: {known}"
     )
@@ -137,8 +137,8 @@ class Sockets:
                 raise GroupErrors.UNREACHED(rank=rank, cause=error) from None
             for peer, theirs in heads.items():
                 if theirs != head:
-                    told, ours = (_words(*self._HEAD.unpack(each)) for each in (theirs, head))
-                    raise TransportErrors.OUT_OF_STEP(peer=peer, theirs=told, rank=rank, ours=ours)
+                    peer_words, ours = (_words(*self._HEAD.unpack(each)) for each in (theirs, head))
+                    raise TransportErrors.OUT_OF_STEP(peer=peer, theirs=peer_words, rank=rank, ours=ours)
 
         return Windows(memory.ctypes.data, meet, memory)
 

@@ -95,12 +95,12 @@ class AccessMap:
         if self._index is None:
             return lambda: view
         axis, size, stride = self._axis, self.param.shape[self._axis], tensor.stride(self._axis)
-        everywhere = view.as_strided((size, *view.shape), (stride, *view.stride()), view.storage_offset())
+        windows = view.as_strided((size, *view.shape), (stride, *view.stride()), view.storage_offset())
         index = self._index.view(views[self._index.param.name], dims).unsqueeze(0)
 
         def gather() -> torch.Tensor:
             check_indices(index, self._body, self.param.name, axis, size)
-            return torch.take_along_dim(everywhere, index, 0).squeeze(0)
+            return torch.take_along_dim(windows, index, 0).squeeze(0)
 
         return gather
 

@@ -12,12 +12,12 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored
 
 
 class ReferenceCacheErrors(ErrorKind):
-    UPDATED_OUTSIDE = InputError, "rows {rows} of a cache are to be written, but it has {size}"
+    UPDATED_OUTSIDE = InputError, "rows {rows} of a cache cannot be written: it has {size} rows"
     TOO_MANY = (
         InputError,
         "a step selects {topk} rows of a prompt, but its cache has only {most} between sinks and ring",
     )
-    GATHERED_OUTSIDE = InputError, "row {row} is to be gathered, but the source has {size} rows"
+    GATHERED_OUTSIDE = InputError, "row {row} cannot be gathered: the source has {size} rows"
 
 
 @executes(operations.UpdateRows)

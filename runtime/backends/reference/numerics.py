@@ -11,7 +11,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 
 
 class ReferenceNumericsErrors(ErrorKind):
-    UNKNOWN_PRECISION = UsageError, "precision is {precision!r}, but it must be one of: {known}"
+    UNKNOWN_PRECISION = UsageError, "precision must be one of {known}, got {precision!r}"
 
 FLOATS = {
     "bf16": torch.bfloat16,

@@ -26,10 +26,10 @@ FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "l
 
 
 class RequestErrors(ErrorKind):
-    STOP_NOT_TEXTS = UsageError, "stop is {stop!r}, it must be a tuple of strings that are not empty"
-    LOGPROBS_NEGATIVE = UsageError, "logprobs is {logprobs}, it must be at least 0"
-    TIMEOUT_OUT_OF_RANGE = UsageError, "timeout is {seconds} s, it must be above 0 and at most {most:.0f} s"
-    LEAST_ABOVE_MOST = UsageError, "min_tokens is {least}, it must be between 0 and max_new_tokens, which is {most}"
+    STOP_NOT_TEXTS = UsageError, "stop must be a tuple of strings that are not empty, got {stop!r}"
+    LOGPROBS_NEGATIVE = UsageError, "logprobs must be at least 0, got {logprobs}"
+    TIMEOUT_OUT_OF_RANGE = UsageError, "timeout must be above 0 and at most {most:.0f} s, got {seconds} s"
+    LEAST_ABOVE_MOST = UsageError, "min_tokens must be between 0 and max_new_tokens, which is {most}, got {least}"
     NO_TOKENS_ALLOWED = UsageError, "allowed_tokens is empty, which allows no answer"
 
 

@@ -202,8 +202,8 @@ class Crew:
         """End all ranks because rank 0 has failed. Raises the error, or the earlier error of another rank."""
         if isinstance(error, SsccError) and error.kind is GroupErrors.UNREACHED:
             with self._state:
-                everybody = len(self._links)
-                self._state.wait_for(lambda: self.error is not None or len(self._blameless) == everybody, BLAME_SECONDS)
+                peers = len(self._links)
+                self._state.wait_for(lambda: self.error is not None or len(self._blameless) == peers, BLAME_SECONDS)
             silent = [link.peer for link in self._links if link.peer not in self._blameless]
             if silent:
                 error = CrewErrors.SILENT(rank=silent[0])

@@ -274,12 +274,12 @@ class ChatFormat(ChoicesFormat):
     def _choice(self, index: int, done: Completion) -> Json:
         reason = FINISH_REASONS[done.finish]
         parts = self.parts(index, done.text, last=True)
-        said = "".join(part.text for part in parts if isinstance(part, Text))
-        thought = "".join(part.text for part in parts if isinstance(part, Thought))
+        content = "".join(part.text for part in parts if isinstance(part, Text))
+        reasoning = "".join(part.text for part in parts if isinstance(part, Thought))
         calls = [self._call(part) for part in parts if isinstance(part, Call)]
-        message: Json = {"role": "assistant", "content": said or (None if calls else "")}
-        if thought:
-            message["reasoning_content"] = thought
+        message: Json = {"role": "assistant", "content": content or (None if calls else "")}
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
             reason = "tool_calls" if reason == "stop" else reason

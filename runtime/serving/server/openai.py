@@ -95,7 +95,7 @@ class ApiParameterErrors(ApiKind):
     UNSUPPORTED = "this server does not support parameter {param!r}{allowed_hint}", Http(code="unsupported_parameter")
     STREAM_OPTIONS_WITHOUT_STREAM = "stream_options needs stream = true"
     BEST_OF = (
-        "best_of is {best_of}, but must equal n, which is {n}",
+        "best_of must equal n, which is {n}, got {best_of}",
         Http(code="unsupported_parameter"),
     )
     TOP_LOGPROBS_WITHOUT_LOGPROBS = "top_logprobs needs logprobs = true"

@@ -193,9 +193,9 @@ class _EngineServer(uvicorn.Server):
         seconds = 0.0 if again else self._drain_seconds
         if count := self._app.state.traffic.open:
             requests = f"{count} request{'s' * (count > 1)}"
-            them = "them" if count > 1 else "it"
-            how = f"press Ctrl-C again to cancel {them}" if by_keyboard else f"a second signal cancels {them}"
-            _log.warning("%s", f"waiting for {requests}; {how}" if seconds else f"cancelling {requests}")
+            pronoun = "them" if count > 1 else "it"
+            advice = f"press Ctrl-C again to cancel {pronoun}" if by_keyboard else f"a second signal cancels {pronoun}"
+            _log.warning("%s", f"waiting for {requests}; {advice}" if seconds else f"cancelling {requests}")
         self._engine.close(drain=seconds > 0, timeout=seconds or None)
 
 

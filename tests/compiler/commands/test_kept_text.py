@@ -82,10 +82,10 @@ def test_a_part_is_a_layer_or_a_head_of_one(text: str, capsys: Capture) -> None:
 
 def test_colours_and_what_a_terminal_must_not_get() -> None:
     tokens = [Token("a\x1b[2J", "sink", 1.0), Token("b", "selected", 0.1), Token("c", "evicted", 0.0)]
-    lines = list(shaded(tokens, Part(), 80, colours=True, fetched_anew=False))
+    lines = list(shaded(tokens, Part(), 80, colours=True, fetched_each_step=False))
     assert lines[-1].startswith("\x1b[48;5;75m\x1b[38;5;16ma\N{REPLACEMENT CHARACTER}[2J\x1b[0m\x1b[48;5;230m")
     assert lines[-1].endswith("\x1b[2mc\x1b[0m")
-    stored = list(shaded([Token("a", "stored", 0.0)], Part(), 80, colours=False, fetched_anew=True))
+    stored = list(shaded([Token("a", "stored", 0.0)], Part(), 80, colours=False, fetched_each_step=True))
     assert stored[-1] == "-"
     assert any("recorded with --kv-fetch only" in line for line in stored)
 

@@ -3,8 +3,8 @@
     python -m tests.compiler.frontend.gguf_models FOLDER LLAMA_QUANTIZE
 
 builds each case of `CASES` with transformers, converts it with the converter in FOLDER, llama.cpp's source, and writes
-gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. Some of them are quantised with llama.cpp's
-program LLAMA_QUANTIZE, as `QUANTISED` says. The numbers of a parameter follow from the last part of its name and its
+gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. Some of them are quantized with llama.cpp's
+program LLAMA_QUANTIZE, as `QUANTIZED` says. The numbers of a parameter follow from the last part of its name and its
 shape, and have two values, so the archive is small. The vocabulary is left out: gguf_vocabularies.py has published
 ones.
 """
@@ -44,12 +44,12 @@ GEMMA_4_EXPERTS = TURNS | {
 }  # fmt: skip
 MIXES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "IQ4_XS", "TQ2_0")
 """Names of llama-quantize. Each is a mix of types: rows that are no multiple of 256 have others."""
-QUANTISED: Mapping[str, tuple[str, ...]] = {
+QUANTIZED: Mapping[str, tuple[str, ...]] = {
     WIDE_CASE: MIXES,
     "qwen3_5-wide": ("Q4_K_M",),
     "qwen3_next-wide": ("Q4_K_M",),
 }
-"""Case -> mixes to which it is quantised."""
+"""Case -> mixes to which it is quantized."""
 OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "bitnet": {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"},
     "kimi_linear": {f"block_sparse_moe.{side}_proj": f"mlp.{side}_proj" for side in ("gate", "up", "down")},
@@ -332,7 +332,7 @@ def made(source: Path, quantize: Path) -> Iterator[tuple[str, bytes]]:
             folder = Path(temporary)
             yield f"{name}.gguf", convert(source, case, folder)
             yield f"{name}.json", (folder / "config.json").read_bytes()
-            for mix in QUANTISED.get(name, ()):
+            for mix in QUANTIZED.get(name, ()):
                 subprocess.run(
                     [quantize, "--output-tensor-type", "q6_K", folder / MODEL, folder / mix, mix], check=True
                 )

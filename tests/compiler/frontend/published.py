@@ -1,4 +1,4 @@
-"""Weights in the layouts in which quantised checkpoints are published, written word by word from their descriptions.
+"""Weights in the layouts in which quantized checkpoints are published, written word by word from their descriptions.
 
 Each function takes a generator and a shape and gives the stored tensors, by the ending of their names, and the numbers
 that they stand for, [N, K] f32: an oracle that shares no code with what reads them.

@@ -143,7 +143,7 @@ def test_a_stored_format_is_quantized_again(tmp_path: Path) -> None:
     assert merged.kept(name, encoding) is None
     result = sscc.compile(path, output=tmp_path / "x.rdu", max_context=96, kv_budget=64, lora=str(adapter))
     (line,) = [line for line in result.report if "||W' - W|| / ||W||" in line]
-    assert line.startswith("quantised: Q4_K")
+    assert line.startswith("quantized: Q4_K")
     numbers = merged.tensor(name).float().numpy()
     assert 0 < abs(round_trip(numbers, encoding) - numbers).max() < 0.2 * abs(numbers).max()
 

@@ -444,7 +444,7 @@ def test_layers_that_predict_several_tokens_are_left_out(model: transformers.Lla
     assert sum("input_layernorm" in name for name in checkpoint.names()) == 4
 
 
-def test_a_quantised_file_computes_in_bf16(tmp_path: Path) -> None:
+def test_a_quantized_file_computes_in_bf16(tmp_path: Path) -> None:
     kind = gguf.GGMLQuantizationType.Q8_0
     stored = np.zeros((16, 34), np.uint8)
     for embedding, dtype in (((stored, kind), torch.bfloat16), (np.zeros((16, 32), np.float32), torch.float32)):

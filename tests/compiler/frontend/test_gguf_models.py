@@ -71,7 +71,7 @@ def test_config_and_weights_give_the_original_logits(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_numbers_of_quantised_files_are_those_of_the_package(mix: str, tmp_path: Path) -> None:
+def test_numbers_of_quantized_files_are_those_of_the_package(mix: str, tmp_path: Path) -> None:
     path = gguf_file(f"{WIDE_CASE}-{mix}", tmp_path)
     checkpoint = open_checkpoint(path)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 1)
@@ -116,7 +116,7 @@ def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path
 @pytest.mark.parametrize(
     "name", [*(f"{WIDE_CASE}-{mix}" for mix in ("Q4_K_M", "Q3_K_M", "IQ4_XS", "TQ2_0")), "qwen3_5-wide-Q4_K_M"]
 )
-def test_a_quantised_file_runs_as_it_is_stored(name: str, tmp_path: Path) -> None:
+def test_a_quantized_file_runs_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """The numbers are the file's, so a program that has them dense differs by the order of its sums alone, which a
     recurrence amplifies."""
     path = gguf_file(name, tmp_path)

@@ -19,7 +19,7 @@ from tests.tiny_configs import random_model
 
 LAYERS = 3
 CODES = "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"
-"""Quantised: a weight of a layer, and a head that is tied to the embedding, whose rows are looked up as they are."""
+"""Quantized: a weight of a layer, and a head that is tied to the embedding, whose rows are looked up as they are."""
 LAYOUT = {
     **{f"{name}.values": Stack(TensorSpec((1, 1), "i8"), (name,), "int8:16/values") for name in CODES},
     "embedding": Stack(TensorSpec((96, 32), "f32"), (CODES[1],)),
@@ -55,7 +55,7 @@ def test_a_layer_has_its_weights_while_it_runs(checkpoint: Checkpoint, monkeypat
     assert layers_with_weights() == []
 
 
-def test_what_is_quantised_is_what_its_codes_stand_for(checkpoint: Checkpoint) -> None:
+def test_what_is_quantized_is_what_its_codes_stand_for(checkpoint: Checkpoint) -> None:
     model = load_model(checkpoint, torch.float32, layout=LAYOUT)
     assert torch.equal(model.model.embed_tokens.weight, checkpoint.tensor(CODES[1]))
     for name, weight in ((CODES[0], model.model.layers[1].mlp.up_proj.weight), (CODES[1], model.lm_head.weight)):

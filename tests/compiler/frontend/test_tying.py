@@ -206,7 +206,7 @@ def test_weights_by_reference(
     assert answer(result.path) == answer(untied_program)
 
 
-def test_quantised_weights(own_head: Path, tmp_path: Path) -> None:
+def test_quantized_weights(own_head: Path, tmp_path: Path) -> None:
     """The head has codes of its own, and a golden of eager PyTorch with what they stand for holds."""
     options = {"weights": "int8", "save_golden": True, "golden_tokens": 4}
     program = sscc.compile(own_head, output=tmp_path / "model.rdu", **SHAPE, **options).path

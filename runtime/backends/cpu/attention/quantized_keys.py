@@ -46,7 +46,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import (
 )
 from sscc.runtime.backends.cpu.codegen.phases import Context, Lowered, Operand, row_phase
 from sscc.runtime.backends.cpu.codegen.row_copies import SIZES, Meta, address, check_rows, row_bytes
-from sscc.runtime.backends.cpu.products.quantised_rows import BYTES, sum_quads
+from sscc.runtime.backends.cpu.products.quantized_rows import BYTES, sum_quads
 
 COLUMN_BYTES = 4
 HEADS = 8
@@ -129,8 +129,8 @@ def _butterflies(f: Function, rows: Sequence[Value], distance: int) -> list[Valu
     """Return the sums and differences of numbers that are `distance` apart: sums in place of the first, differences in
     place of the second."""
     if distance >= LANES:
-        apart = distance // LANES
-        return [rows[i ^ apart] - row if i & apart else row + rows[i ^ apart] for i, row in enumerate(rows)]
+        step = distance // LANES
+        return [rows[i ^ step] - row if i & step else row + rows[i ^ step] for i, row in enumerate(rows)]
     signs = f.values([-(1 << 31) if lane & distance else 0 for lane in range(LANES)], I32)
     partners = [lane ^ distance for lane in range(LANES)]
     bits = vector(I32, LANES)

@@ -39,10 +39,10 @@ from sscc.runtime.backends.cpu.plan.collectives import (
     slice_nest,
 )
 from sscc.runtime.backends.cpu.plan.plan import NOTE_BYTES
-from sscc.runtime.backends.cpu.products.dequantisation import dequantised_locals
+from sscc.runtime.backends.cpu.products.dequantization import dequantized_locals
 from sscc.runtime.backends.cpu.products.matmul import Matmul, matmul_of, packed_element
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 
 PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scratch", PTR))
 
@@ -99,7 +99,7 @@ class Variant:
 
     body: Body
     strides: tuple[Strides, ...]
-    packed: tuple[tuple[str, Panels | QuantisedPanels], ...] = ()
+    packed: tuple[tuple[str, Panels | QuantizedPanels], ...] = ()
     positions: int | None = None
     stream_bytes: int = 0
     windows: Windows | None = None
@@ -143,9 +143,9 @@ class _Lowering:
         self.shared_bytes = 0
         self.nests: dict[int, Nest] = {}
         self.temporaries: list[str] = []
-        codes = {d.parts[0]: local for local, d in dequantised_locals(self.body, self.regions).items()}
-        quantised = [name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)]
-        self.codes = {codes[name]: name for name in quantised if name in codes}  # others are tables of look-ups
+        codes = {d.parts[0]: local for local, d in dequantized_locals(self.body, self.regions).items()}
+        quantized = [name for name, panels in variant.packed if isinstance(panels, QuantizedPanels)]
+        self.codes = {codes[name]: name for name in quantized if name in codes}  # others are tables of look-ups
         self.unread = {number for number, step in enumerate(self.body.steps) if self._is_unread(step)}
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
@@ -263,7 +263,7 @@ class _Lowering:
         if param in self.packed:
             panels = self.packed[param]
             elements = panels.n * panels.k
-            if isinstance(panels, QuantisedPanels):
+            if isinstance(panels, QuantizedPanels):
                 elements = prod(panels.format.stored(panels.format.parts[0].name, panels.n, panels.k))
             return (last // elements + 1) * panels.packed_bytes
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]

@@ -115,8 +115,8 @@ class CheckedModule(Module):
         return self._written("check.within", _ACCESS, [PTR], self._within)
 
     def member(self) -> Function:
-        """(pointer, begin, end, table, count, site, where) -> the same for one of the `count` pairs of bounds in the
-        table."""
+        """(pointer, begin, end, table, count, site, where) -> the pointer if the bytes lie within one of the `count`
+        pairs of bounds in the table, or if there are none; otherwise a harmless address."""
         params = [*_ACCESS[:3], (_TABLE, PTR), (_COUNT, I64), *_ACCESS[5:]]
         return self._written("check.member", params, [PTR], self._member)
 

@@ -45,7 +45,7 @@ would call functions of a library that is not linked. f16 needs no such treatmen
 
 class NativeElementErrors(ErrorKind):
     REDUCES_INDICES = InputError, "a reduction combines loop indices, but native code can only combine floats"
-    INTEGER_POWER = InputError, "fpowi has the exponent {exponent}, but native code supports only constants from 1 to 8"
+    INTEGER_POWER = InputError, "the exponent of fpowi must be a constant from 1 to 8 in native code, got {exponent}"
     VECTOR_INDEX = InputError, "an index differs between the lanes of a vector, but it must be a single number here"
     CONSTANT = InputError, "a constant is {value!r}, which is not a number"
 

@@ -278,8 +278,8 @@ def merged_around(nest: Nest, dim: int) -> tuple[Nest, int, int]:
 
 def _together(nest: Nest, d: int) -> bool:
     extent = nest.dims[d + 1]
-    walked = all(a.coefficients[d] == a.coefficients[d + 1] * extent for a in nest.accesses)
-    return walked and (d in nest.reduce) == (d + 1 in nest.reduce)
+    contiguous = all(a.coefficients[d] == a.coefficients[d + 1] * extent for a in nest.accesses)
+    return contiguous and (d in nest.reduce) == (d + 1 in nest.reduce)
 
 
 def _merge_at(nest: Nest, d: int) -> Nest:

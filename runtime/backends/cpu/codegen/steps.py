@@ -24,7 +24,7 @@ from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.phases import Lowered
 from sscc.runtime.backends.cpu.codegen.row_copies import Meta
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 from sscc.runtime.backends.cpu.products.stored_numbers import lower_stored
 
 MODULES = (
@@ -44,7 +44,7 @@ def lower_step(
     step: Op,
     operands: Mapping[str, Meta],
     features: Features,
-    packed: Mapping[str, Panels | QuantisedPanels] = MappingProxyType({}),
+    packed: Mapping[str, Panels | QuantizedPanels] = MappingProxyType({}),
 ) -> Lowered:
     """Return the phases of a step that is not a vector program, reduction or product.
 

@@ -166,9 +166,9 @@ def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: s
     if isinstance(step, AllToAll):
         shape[step.split] = whole.shape[step.split]
     strides = dense_strides(windows.grid)
-    apart = windows.nbytes // DTYPE_BYTES[dtype]
+    window_elements = windows.nbytes // DTYPE_BYTES[dtype]
     next_piece = shape[step.axis] * whole.strides[step.axis]
-    source = LinearAccess(inbox, 0, (*(strides[axis] * apart for axis in step.axes), *dense))
+    source = LinearAccess(inbox, 0, (*(strides[axis] * window_elements for axis in step.axes), *dense))
     pieces = (n * next_piece for n in dense_strides(counts))
     target = LinearAccess(whole.region, whole.constant, (*pieces, *whole.strides))
     return put, _vector((*counts, *shape), [source], target)

@@ -14,7 +14,7 @@ import numpy as np
 from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
 from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class PanelPacking:
         row_elements: elements from one row of a slice to the next, in the schedule's tensor.
     """
 
-    panels: Panels | QuantisedPanels
+    panels: Panels | QuantizedPanels
     slice_elements: int
     row_elements: int
 
     @property
-    def quantised(self) -> bool:
-        return isinstance(self.panels, QuantisedPanels)
+    def quantized(self) -> bool:
+        return isinstance(self.panels, QuantizedPanels)
 
     @property
     def padded(self) -> bool:
@@ -85,7 +85,7 @@ class PanelPacking:
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """Return the tensor that was packed; the first part of a quantized weight. The inverse of `pack`."""
-        if isinstance(self.panels, QuantisedPanels):
+        if isinstance(self.panels, QuantizedPanels):
             return self.panels.unpack(stored.view(np.uint8))[0].view(stored.dtype).reshape(shape)
         rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
         if self.panels.n_stride == 1:

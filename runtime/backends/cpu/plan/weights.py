@@ -26,10 +26,10 @@ from sscc.runtime.backends.cpu.codegen.features import LANES
 from sscc.runtime.backends.cpu.codegen.nests import Regions, Strides, nest_of
 from sscc.runtime.backends.cpu.plan.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
 from sscc.runtime.backends.cpu.plan.storage import PanelPacking
-from sscc.runtime.backends.cpu.products.dequantisation import dequantised_locals
+from sscc.runtime.backends.cpu.products.dequantization import dequantized_locals
 from sscc.runtime.backends.cpu.products.matmul import panels_for
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:
@@ -73,7 +73,7 @@ class InPanels:
     """Layout for a product, which reads the rows of panels. If an index selects the slice, slices begin `apart`
     elements from each other; otherwise `apart` is 0."""
 
-    panels: Panels | QuantisedPanels
+    panels: Panels | QuantizedPanels
     apart: int = 0
 
 
@@ -142,7 +142,7 @@ def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> PanelPacking | None:
         return None
     widest = max(products, key=lambda panels: panels.n)
     slice_elements = tensor.shape[-1] * tensor.shape[-2]
-    rows = tensor.shape[-2] if isinstance(widest, QuantisedPanels) else slice_elements // widest.k
+    rows = tensor.shape[-2] if isinstance(widest, QuantizedPanels) else slice_elements // widest.k
     panels = replace(widest, n=rows)
     if isinstance(panels, Panels) and (rows * panels.k != slice_elements or panels.span != slice_elements):
         return None
@@ -167,14 +167,14 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
     if table is not None:
         weight_format = format_named(table.format)
         rows, nbytes = regions.resolve(table.tables[0].bytes).shape
-        if _readers(use, regions) != 1 or not QuantisedPanels.fits(weight_format):
+        if _readers(use, regions) != 1 or not QuantizedPanels.fits(weight_format):
             return AsItLies()
         columns = weight_format.columns(weight_format.parts[0].name, nbytes)
-        return InPanels(QuantisedPanels(rows, columns, weight_format))
-    dequantised = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.parts[0] == use.param}
-    if len(dequantised) != 1 or _readers(use, regions) != 1:
+        return InPanels(QuantizedPanels(rows, columns, weight_format))
+    dequantized = {local: d for local, d in dequantized_locals(use.body, regions).items() if d.parts[0] == use.param}
+    if len(dequantized) != 1 or _readers(use, regions) != 1:
         return AsItLies()
-    ((local, codes),) = dequantised.items()
+    ((local, codes),) = dequantized.items()
     apart = 0
     for step in use.body.steps:
         if isinstance(step, Product):
@@ -187,9 +187,9 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
             if nest.inputs[1].region == local and nest.indirect is not None:
                 first = codes.format.parts[0].name
                 apart = codes.format.stored(first, nest.indirect.stride)[-1]
-    if not QuantisedPanels.fits(codes.format) and codes.format.group != codes.k:
+    if not QuantizedPanels.fits(codes.format) and codes.format.group != codes.k:
         return AsItLies()
-    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.format), apart)
+    return InPanels(QuantizedPanels(codes.rows, codes.k, codes.format), apart)
 
 
 def _is_table(step: LookUp, use: Use, regions: Regions) -> bool:

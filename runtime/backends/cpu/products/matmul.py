@@ -13,10 +13,10 @@ from sscc.runtime.backends.cpu.codegen.indices import cut_index
 from sscc.runtime.backends.cpu.codegen.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.codegen.nests import LinearAccess, Nest, merged
 from sscc.runtime.backends.cpu.codegen.phases import Operand
-from sscc.runtime.backends.cpu.products import products, quantised_products, small_float_products
+from sscc.runtime.backends.cpu.products import products, quantized_products, small_float_products
 from sscc.runtime.backends.cpu.products.packing import Panels
 from sscc.runtime.backends.cpu.products.product_blocks import SIZE, Listed, PackedProduct
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Matmul:
 
     nest: Nest
     shape: Shape
-    panels: Panels | QuantisedPanels
+    panels: Panels | QuantizedPanels
     features: Features
 
     def _product(self, a: Operand, out: Operand, rows: int = 0) -> PackedProduct:
@@ -84,7 +84,7 @@ class Matmul:
             return products.packed_product(a, out, panels, self.features, rows)
         if panels.floating:
             return small_float_products.small_float_product(a, out, panels, self.features, rows)
-        return quantised_products.quantised_product(a, out, panels, self.features, rows)
+        return quantized_products.quantized_product(a, out, panels, self.features, rows)
 
     @property
     def _row(self) -> int:
@@ -294,7 +294,7 @@ class Matmul:
         elif panels.floating:
             sizes = small_float_products.listed_rows(self.features)
         else:
-            sizes = quantised_products.listed_rows(panels, self.features)
+            sizes = quantized_products.listed_rows(panels, self.features)
         return [self._product(left, right, rows) for rows in sizes if rows <= m]
 
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
@@ -328,7 +328,7 @@ def _at(f: Function, access: LinearAccess, index: Mapping[int, Value]) -> Value:
     return at
 
 
-def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantisedPanels], features: Features) -> Matmul | None:
+def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantizedPanels], features: Features) -> Matmul | None:
     """Return the nest as a product of kernels; None if its second operand is not packed."""
     shape, panels = Shape.of(nest), packed.get(nest.inputs[1].region)
     return None if shape is None or panels is None else Matmul(nest, shape, panels, features)

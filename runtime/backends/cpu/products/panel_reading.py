@@ -1,4 +1,4 @@
-"""Codes, scales and minimums of quantized panels (`quantised_packing`) in registers."""
+"""Codes, scales and minimums of quantized panels (`quantized_packing`) in registers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sscc.runtime.backends.cpu.codegen.features import LANES, Features
 from sscc.runtime.backends.cpu.codegen.figures import LINE
 from sscc.runtime.backends.cpu.codegen.mlir import BF16, F16, F32, I8, I16, I32, Function, Value, vector, with_element
 from sscc.runtime.backends.cpu.codegen.programs import FLOAT8_FACTOR, widen_float8
-from sscc.runtime.backends.cpu.products.quantised_packing import TERNARY, Plane, QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import TERNARY, Plane, QuantizedPanels
 
 _LANES32, _BYTES = vector(I32, LANES), vector(I8, LINE)
 _EACH_BYTE = 0x01010101
@@ -19,7 +19,7 @@ _SIGNS = -0x7F7F7F80  # 0x80808080
 class BlockHeads:
     """Scales, minimums and zero points of a block of a panel. Those that the whole block shares are loaded once."""
 
-    def __init__(self, f: Function, panels: QuantisedPanels, block: Value) -> None:
+    def __init__(self, f: Function, panels: QuantizedPanels, block: Value) -> None:
         self.f, self.panels, self.block = f, panels, block
         factors = (*panels.format.scales, *panels.format.minimums)
         self._of_block = {id(field): self._load(field, 0, 0) for field in factors if field.count == 1}
@@ -96,7 +96,7 @@ def power_of_two(f: Function, exponent: Value, bias: int) -> Value:
 
 def stored_codes(
     f: Function,
-    panels: QuantisedPanels,
+    panels: QuantizedPanels,
     block: Value,
     begin: Value,
     static: int,

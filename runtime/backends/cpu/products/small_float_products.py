@@ -28,15 +28,15 @@ from sscc.runtime.backends.cpu.products.product_blocks import (
     row_count,
 )
 from sscc.runtime.backends.cpu.products.products import pack_block
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_products import block_kernel, symbol_of
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_products import block_kernel, symbol_of
 
 _CHAINS = 2
 _LINES_AT_ONCE = {"e4m3": 1, "f16": 2}
 
 
 def small_float_product(
-    a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
+    a: Operand, out: Operand, panels: QuantizedPanels, features: Features, rows: int = 0
 ) -> PackedProduct:
     """Return the product with small float weights; see `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
@@ -63,7 +63,7 @@ def _tiles(features: Features) -> list[Tile]:
 
 
 def _add_group(
-    panels: QuantisedPanels, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
+    panels: QuantizedPanels, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
 ) -> list[Value]:
     """Return the sums of the rows of a tile after a block, which is one group."""
     sums = _group_sums(f, panels, tile, a, weights + panels.layout.planes[0].offset)
@@ -74,7 +74,7 @@ def _add_group(
     return [f.fma(value, scales, before) for value, before in zip(sums, state, strict=True)]
 
 
-def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:
+def _group_sums(f: Function, panels: QuantizedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:
     """Return the sums of a group, not yet scaled, one per row."""
     rows, kind = tile.rows, panels.format.codes.kind
     per_line = LINE // (LANES * FLOAT_BYTES[kind])

@@ -21,7 +21,7 @@ from sscc.runtime.backends.cpu.codegen.row_copies import Meta, ScratchPieces, ad
 from sscc.runtime.backends.cpu.products.packing import Panels
 from sscc.runtime.backends.cpu.products.panel_reading import BlockHeads, power_of_two, stored_codes, widened
 from sscc.runtime.backends.cpu.products.product_blocks import SIZE, rounded
-from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QUAD, QuantizedPanels
 
 _WORD = 4
 
@@ -34,7 +34,7 @@ def lower_stored(
     step: Dequantize | LookUp,
     operands: Mapping[str, Meta],
     features: Features,
-    packed: Mapping[str, Panels | QuantisedPanels],
+    packed: Mapping[str, Panels | QuantizedPanels],
 ) -> Lowered:
     """Lower one phase, in units of rows of the result. See `Dequantize` and `LookUp`.
 
@@ -51,7 +51,7 @@ def lower_stored(
         return Lowered((Phase(matrices * rows, partial(_dequantize, step, raw), raw.scratch_bytes),))
     table = step.tables[0].bytes
     panels = packed.get(table)
-    if not isinstance(panels, QuantisedPanels):
+    if not isinstance(panels, QuantizedPanels):
         raise StoredNumberErrors.NOT_PACKED()
     check_strides(step.kind, dict(operands), (step.out,))
     (count,) = operands[step.index][0]
@@ -61,7 +61,7 @@ def lower_stored(
 # ------------------------------------------------------------------------------------------------------- from panels
 
 
-def _look_up(step: LookUp, panels: QuantisedPanels, features: Features, context: Context) -> None:
+def _look_up(step: LookUp, panels: QuantizedPanels, features: Features, context: Context) -> None:
     f = context.f
     table, index, out = (context.operands[name] for name in (step.tables[0].bytes, step.index, step.out))
     with f.loop(context.begin, context.end) as unit:
@@ -76,7 +76,7 @@ def _look_up(step: LookUp, panels: QuantisedPanels, features: Features, context:
 
 
 def _block(
-    f: Function, panels: QuantisedPanels, features: Features, block: Value, numbers: Value, lane: Value, out: Value,
+    f: Function, panels: QuantizedPanels, features: Features, block: Value, numbers: Value, lane: Value, out: Value,
     dtype: str,
 ) -> None:  # fmt: skip
     """Write the numbers of one output of a block of a panel. The numbers of all 16 outputs are computed, into
@@ -94,7 +94,7 @@ def _block(
 
 
 def _float_block(
-    f: Function, panels: QuantisedPanels, block: Value, numbers: Value, lane: Value, out: Value, dtype: str
+    f: Function, panels: QuantizedPanels, block: Value, numbers: Value, lane: Value, out: Value, dtype: str
 ) -> None:
     """Write the numbers of one output of a block of small floats, like `_block`."""
     kind = panels.format.codes.kind
@@ -111,7 +111,7 @@ class _BlockReader:
     """Reader of the numbers of a block of a panel, a few quads at a time."""
 
     f: Function
-    panels: QuantisedPanels
+    panels: QuantizedPanels
     features: Features
     heads: BlockHeads
     numbers: Value

@@ -17,7 +17,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import Module
 from sscc.runtime.backends.cpu.codegen.nests import Strides
 from sscc.runtime.backends.cpu.plan.plan import NOTE_BYTES
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 from sscc.runtime.backends.reference.arrays import to_array
 from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
@@ -62,7 +62,7 @@ class NativeBody:
         self,
         body: Body,
         strides: Mapping[str, Strides] | None = None,
-        packed: Mapping[str, Panels | QuantisedPanels] | None = None,
+        packed: Mapping[str, Panels | QuantizedPanels] | None = None,
         features: Features | None = None,
         positions: int | None = None,
     ) -> None:

@@ -10,8 +10,8 @@ from sscc.runtime.backends.cpu.codegen.features import AVX2, MODELS, VARIABLE, F
 from sscc.runtime.backends.cpu.codegen.mlir import PTR, Module
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 from sscc.runtime.backends.cpu.plan.library import code_key
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_products import quantized_product
 from tests.errors import raises
 
 
@@ -55,7 +55,7 @@ def test_arm_takes_codes_of_8_bits_as_signed_ones(bits: int, zero_point: bool) -
     f = (code := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")], exported=True)
     a, out = Operand(f["a"], (1, 64), (64, 1), "f32"), Operand(f["out"], (1, 16), (16, 1), "f32")
     features = Features("", frozenset({"asimd", "asimddp"}))
-    quantised_product(a, out, QuantisedPanels(16, 64, GroupFormat(bits, 32, zero_point).descriptor), features).emit(
+    quantized_product(a, out, QuantizedPanels(16, 64, GroupFormat(bits, 32, zero_point).descriptor), features).emit(
         f, f["weights"], 0, 16, f["scratch"]
     )
     f.returns()

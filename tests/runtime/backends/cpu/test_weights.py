@@ -42,7 +42,7 @@ from sscc.runtime.backends.cpu.plan.library import make_code
 from sscc.runtime.backends.cpu.plan.storage import PanelPacking
 from sscc.runtime.backends.cpu.plan.weights import aliased_params, overlap, packed_weights
 from sscc.runtime.backends.cpu.products.packing import Panels
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanels
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.support.quantization import dequantize
@@ -248,10 +248,10 @@ def test_a_first_operand_is_not_packed() -> None:
     assert packing_of(program_of((40, K), use)) is None
 
 
-# ---------------------------------------------------------------------------------------------------- quantised
+# ---------------------------------------------------------------------------------------------------- quantized
 
 
-def dequantising(n: int, k: int, name: str, *, second: bool = False) -> Program:
+def dequantizing(n: int, k: int, name: str, *, second: bool = False) -> Program:
     """A product with a local of the numbers of a quantized weight; `second` reads the local in another way too."""
     weight_format = format_named(name)
     steps: list[Any] = [
@@ -264,25 +264,25 @@ def dequantising(n: int, k: int, name: str, *, second: bool = False) -> Program:
     params = (read("x", (M, k)), *(read(part, shape, "i8") for part, shape in parts.items()), write("y", (M, n)))
     windows = [Window("b3", view_of("b", (1, n, k)))]
     windows += [Window(f"{part}3", view_of(part, (1, *shape))) for part, shape in parts.items()]
-    kernel_body = Body("dequantise", params, (), (Local("b", (n, k), "f32"),), tuple(windows), tuple(steps))
+    kernel_body = Body("dequantize", params, (), (Local("b", (n, k), "f32"),), tuple(windows), tuple(steps))
     roles = {"x": "input", "y": "output"}
     tensors, end = lay_out(*((p.name, p.shape, p.dtype, roles.get(p.name, "weight")) for p in params))
-    launch = Launch("dequantise", tuple(whole(t) for t in tensors))
+    launch = Launch("dequantize", tuple(whole(t) for t in tensors))
     entry = Entry("main", ("x",), ("y",), (), (), (launch,))
     return Program(tensors, (kernel_body,), (one_stage(kernel_body),), (entry,), end)
 
 
 @pytest.mark.parametrize(("n", "k", "name"), [(32, 64, "int8:32"), (40, 24, "int8:24"), (20, 48, "int8:16:zero-point")])
-def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, name: str) -> None:
-    packings = packed_weights(dequantising(n, k, name))
-    assert packings == {"values": PanelPacking(QuantisedPanels(n, k, format_named(name)), n * k, k)}
-    assert packings["values"].quantised
+def test_quantized_values_of_a_product_are_packed_with_their_scales(n: int, k: int, name: str) -> None:
+    packings = packed_weights(dequantizing(n, k, name))
+    assert packings == {"values": PanelPacking(QuantizedPanels(n, k, format_named(name)), n * k, k)}
+    assert packings["values"].quantized
     assert packings["values"].companions("w.values")[0] == "w.scales"
 
 
-def test_quantised_values_that_are_read_in_another_way_are_not_packed() -> None:
-    assert packed_weights(dequantising(32, 64, "int8:32", second=True)) == {}
-    assert packed_weights(dequantising(32, 60, "int8:20")) == {}, "groups that no lines hold"
+def test_quantized_values_that_are_read_in_another_way_are_not_packed() -> None:
+    assert packed_weights(dequantizing(32, 64, "int8:32", second=True)) == {}
+    assert packed_weights(dequantizing(32, 60, "int8:20")) == {}, "groups that no lines hold"
 
 
 OTHERS = [("int8:20", 60, False), ("int4:32:minimum:f32", 64, True), ("e4m3:32", 64, True), ("Q6_K", 256, True)]
@@ -292,10 +292,10 @@ OTHERS += [("TQ1_0", 256, True), ("IQ4_XS", 256, True), ("mxfp4", 64, True)]
 @pytest.mark.parametrize(
     ("name", "k", "second"), [("int8:32", 64, False), ("int8:32:zero-point", 64, False), ("Q4_K", 512, False), *OTHERS]
 )
-def test_quantised_programs_compute_the_same(name: str, k: int, second: bool) -> None:
+def test_quantized_programs_compute_the_same(name: str, k: int, second: bool) -> None:
     """Packed for products, and where they are not, from the stored parts."""
     n, draw, weight_format = 40, np.random.default_rng(1), format_named(name)
-    program = dequantising(n, k, name, second=second)
+    program = dequantizing(n, k, name, second=second)
     assert bool(packed_weights(program)) == ((name, k, second) not in OTHERS)
     weights = {}
     for part in weight_format.parts:
@@ -352,12 +352,12 @@ def test_panels_begin_where_offset_says(packing: PanelPacking, shape: tuple[int,
 
 
 @pytest.mark.parametrize("name", ["int8:16", "int8:16:zero-point", "int4:16:zero-point", "Q4_0"])
-def test_packing_quantised_values_and_back(name: str) -> None:
+def test_packing_quantized_values_and_back(name: str) -> None:
     draw, weight_format = np.random.default_rng(2), format_named(name)
     shapes = [(3, *weight_format.stored(part.name, 20, 32)) for part in weight_format.parts]
     parts = [draw.integers(-128, 128, shape).astype(np.int8) for shape in shapes]
     row = shapes[0][-1]
-    packing = PanelPacking(QuantisedPanels(20, 32, weight_format), 20 * row, row)
+    packing = PanelPacking(QuantizedPanels(20, 32, weight_format), 20 * row, row)
     stored = packing.pack(*parts)
     assert stored.shape == packing.stored_shape(parts[0].shape)
     assert stored.nbytes == packing.stored_bytes(parts[0].size)

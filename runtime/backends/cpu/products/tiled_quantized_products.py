@@ -1,11 +1,11 @@
-"""Products of many rows with quantized weights in tile registers (AMX_INT8), bit-identical to `quantised_products`.
+"""Products of many rows with quantized weights in tile registers (AMX_INT8), bit-identical to `quantized_products`.
 
 A tile register multiplies 16 rows of up to 64 bytes, signed parts of integers, by 16 quads of unsigned codes of 16
 outputs, and sums in i32, which is exact. The codes of a block of a panel are unpacked to bytes once for all rows of a
 kernel. After each group the sums are stored, scaled and added to those of the previous groups, row by row, with the
-operations of `quantised_products` in the same order.
+operations of `quantized_products` in the same order.
 
-Packed rows, in blocks of R = 16 or 32 rows, contain per group: the heads of `quantised_products`; then the parts in
+Packed rows, in blocks of R = 16 or 32 rows, contain per group: the heads of `quantized_products`; then the parts in
 steps of up to 64 numbers, [steps][2][R][numbers of a step] bytes, the high parts first.
 """
 
@@ -19,8 +19,8 @@ from sscc.runtime.backends.cpu.codegen.figures import AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I8, I32, I64, PTR, TILE_ROW, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.products.panel_reading import BlockHeads, stored_codes
 from sscc.runtime.backends.cpu.products.product_blocks import SIZE, RowPlaces, Tile, rounded
-from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_rows import (
+from sscc.runtime.backends.cpu.products.quantized_packing import QUAD, QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_rows import (
     LARGEST,
     SMALLEST,
     RowForm,
@@ -54,7 +54,7 @@ class TileForm:
     group: int
 
     @classmethod
-    def of(cls, panels: QuantisedPanels, features: Features) -> TileForm | None:
+    def of(cls, panels: QuantizedPanels, features: Features) -> TileForm | None:
         """Return the form for a CPU; None if it has no tile registers, or groups do not fit them."""
         steps = panels.group <= TILE_ROW or panels.group % TILE_ROW == 0
         fits = panels.group % LANES == 0 and steps and panels.format.block <= _LARGEST_BLOCK
@@ -87,7 +87,7 @@ class TileForm:
 
 def pack_tiles(dtype: str, form: TileForm, module: Module, rows: int, places: RowPlaces) -> Function:
     """Return the private function that packs rows first .. first + rows - 1 in the form that kernels read."""
-    name = f"product_quantise_{dtype}_{form.name}_{form.group}_{rows}{places.name}"
+    name = f"product_quantize_{dtype}_{form.name}_{form.group}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
     params = [("a", PTR), *places.params, ("first", I64), ("groups", I64), ("zero", I64), ("out", PTR)]
@@ -131,9 +131,9 @@ def _pack_group(
 
 
 def tile_kernel(
-    name: str, form: TileForm, panels: QuantisedPanels, features: Features
+    name: str, form: TileForm, panels: QuantizedPanels, features: Features
 ) -> Callable[[Module, Tile, str], Function]:
-    """Return the kernel of a tile; see `quantised_products.block_kernel`."""
+    """Return the kernel of a tile; see `quantized_products.block_kernel`."""
 
     def make(module: Module, tile: Tile, dtype: str) -> Function:
         full_name = f"{name}_{tile.rows}x1_{dtype}"
@@ -151,7 +151,7 @@ def tile_kernel(
 class _Kernel:
     """Computation of a tile of one panel, out[rows, 16]."""
 
-    def __init__(self, f: Function, form: TileForm, panels: QuantisedPanels, features: Features, rows: int) -> None:
+    def __init__(self, f: Function, form: TileForm, panels: QuantizedPanels, features: Features, rows: int) -> None:
         self.f, self.form, self.panels, self.features, self.rows = f, form, panels, features, rows
         self.halves = rows // LANES
         self.codes = f.stack(panels.format.block // QUAD * LINE)

@@ -1,4 +1,4 @@
-"""Quantised checkpoints as they are published: what their weights stand for, and what is refused."""
+"""Published quantized checkpoints: the values of their weights, and those that are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.model_config import ModelConfigErrors
-from sscc.compiler.frontend.quantised_source import QuantizedErrors, QuantizedShapeErrors
 from sscc.compiler.frontend.quantization_config import QuantizationConfigErrors
+from sscc.compiler.frontend.quantized_source import QuantizedErrors, QuantizedShapeErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.weight_formats.registry import ORDER
 from sscc.runtime.support.quantization import dequantize
@@ -103,20 +103,20 @@ CASES: dict[str, tuple[dict[str, Any], Make, str]] = {
 }
 
 
-def is_quantised(name: str) -> bool:
+def is_quantized(name: str) -> bool:
     return name.endswith("_proj.weight")
 
 
 def write(
     folder: Path, make: Make, quantization: dict[str, Any], config: LlamaConfig = LLAMA
 ) -> dict[str, torch.Tensor]:
-    """A folder whose projections are quantised; returns the numbers of all parameters."""
+    """A folder whose projections are quantized; returns the numbers of all parameters."""
     folder.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(3)
     stored: Stored = {}
     numbers: dict[str, torch.Tensor] = {}
     for name, value in build_skeleton(config).state_dict().items():
-        if not is_quantised(name):
+        if not is_quantized(name):
             stored[name] = numbers[name] = torch.randn(value.shape, generator=generator)
             continue
         parts, numbers[name] = make(generator, tuple(value.shape))
@@ -162,7 +162,7 @@ def test_codes_are_kept_where_a_format_holds_them(case: str, tmp_path: Path) -> 
     checkpoint = open_checkpoint(tmp_path)
     for name, expected in numbers.items():
         form = checkpoint.stored_form(name)
-        if not is_quantised(name):
+        if not is_quantized(name):
             assert form is None
             continue
         assert form is not None
@@ -182,12 +182,12 @@ def test_codes_are_kept_where_a_format_holds_them(case: str, tmp_path: Path) -> 
 
 def test_long_groups_are_cut(tmp_path: Path) -> None:
     """A scale of a whole row is written down for every 128 weights of it."""
-    from sscc.compiler.frontend.quantised_source import quantised_weights
+    from sscc.compiler.frontend.quantized_source import quantized_weights
     from sscc.compiler.frontend.sources import DictSource
 
     stored, numbers = published.plain(torch.Generator().manual_seed(1), (8, 384))
     source = DictSource({f"x{ending}": part for ending, part in stored.items()})
-    weight = quantised_weights(source, COMPRESSED, "here")["x.weight"]
+    weight = quantized_weights(source, COMPRESSED, "here")["x.weight"]
     assert str(weight.form.format) == "int8:128"
     assert weight.stored is not None
     assert weight.form.format is not None
@@ -196,7 +196,7 @@ def test_long_groups_are_cut(tmp_path: Path) -> None:
     assert torch.equal(torch.from_numpy(dequantize(parts, weight.form.format)), numbers)
 
 
-def test_fp8_as_transformers_dequantises_it(tmp_path: Path) -> None:
+def test_fp8_as_transformers_dequantizes_it(tmp_path: Path) -> None:
     write(
         tmp_path, lambda g, s: published.fp8(g, s, block=(8, 8)), {"quant_method": "fp8", "weight_block_size": [8, 8]}
     )
@@ -204,12 +204,12 @@ def test_fp8_as_transformers_dequantises_it(tmp_path: Path) -> None:
 
     stored = load_file(tmp_path / "model.safetensors")
     theirs = Fp8Dequantize(None)
-    for name in filter(is_quantised, checkpoint.names()):
+    for name in filter(is_quantized, checkpoint.names()):
         expected = theirs._dequantize_one(stored[name], stored[f"{name}_scale_inv"], torch.float32)
         assert torch.equal(checkpoint.tensor(name), expected)
 
 
-def test_mxfp4_as_transformers_dequantises_it(tmp_path: Path) -> None:
+def test_mxfp4_as_transformers_dequantizes_it(tmp_path: Path) -> None:
     config = GptOssConfig(
         hidden_size=32,
         intermediate_size=32,

@@ -1,4 +1,4 @@
-"""Rows of the left operand as the integers of products with quantized weights (quantised_products.py)."""
+"""Rows of the left operand as the integers of products with quantized weights (quantized_products.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sscc.runtime.backends.cpu.codegen.mlir import (
 )
 from sscc.runtime.backends.cpu.codegen.transposition import interleave
 from sscc.runtime.backends.cpu.products.product_blocks import SIZE, STORED, RowPlaces
-from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.backends.cpu.products.quantized_packing import QUAD, QuantizedPanels
 
 LARGEST = 127 * 256 + 127
 """The largest magnitude of the integers. With this limit, both of their parts are signed bytes."""
@@ -59,7 +59,7 @@ class RowForm:
     signed: bool = False
 
     @classmethod
-    def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
+    def of(cls, panels: QuantizedPanels, features: Features) -> RowForm:
         """Return the form that suits a CPU."""
         whole = panels.largest_difference * LARGEST * panels.group < 2**31
         if features.int8_dot or features.signed_dot:
@@ -68,7 +68,7 @@ class RowForm:
             return cls("pairs", whole, 1 if whole else 2, features.int16_dot)
         return cls("plain")
 
-    def reads_signed(self, panels: QuantisedPanels) -> bool:
+    def reads_signed(self, panels: QuantizedPanels) -> bool:
         """Return True if codes are read as signed numbers: codes of 8 bits, or entries of a table."""
         return self.signed and (panels.flipped or bool(panels.format.codes.table))
 
@@ -128,12 +128,12 @@ def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value
 
 
 def pack_block(
-    dtype: str, form: RowForm, panels: QuantisedPanels, module: Module, rows: int, places: RowPlaces
+    dtype: str, form: RowForm, panels: QuantizedPanels, module: Module, rows: int, places: RowPlaces
 ) -> Function:
     """Return the private function that packs rows first .. first + rows - 1 in the form that kernels read; `rows` is 1,
     2, 4 or 8."""
     group, quads = panels.group, panels.quads
-    name = f"product_quantise_{dtype}_{form.name}_{group}_{rows}{places.name}"
+    name = f"product_quantize_{dtype}_{form.name}_{group}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
     params = [("a", PTR), *places.params, ("first", I64), ("groups", I64), ("zero", I64), ("out", PTR)]

@@ -18,11 +18,11 @@ from sscc.runtime.backends.cpu.codegen.machine_code import Jit
 from sscc.runtime.backends.cpu.codegen.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 from sscc.runtime.backends.cpu.products.product_blocks import PackedProductErrors
-from sscc.runtime.backends.cpu.products.quantised_packing import QuantisedPanelErrors, QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_products import quantised_product
-from sscc.runtime.backends.cpu.products.quantised_rows import RowForm
+from sscc.runtime.backends.cpu.products.quantized_packing import QuantizedPanelErrors, QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_products import quantized_product
+from sscc.runtime.backends.cpu.products.quantized_rows import RowForm
 from sscc.runtime.backends.cpu.products.small_float_products import small_float_product
-from sscc.runtime.backends.cpu.products.tiled_quantised_products import TileForm
+from sscc.runtime.backends.cpu.products.tiled_quantized_products import TileForm
 from sscc.runtime.support.block_quantizer import FLOATS
 from sscc.runtime.support.quantization import dequantize
 from tests.errors import raises
@@ -44,7 +44,7 @@ FEATURES = distinct(FEATURES)
 
 
 @dataclass(frozen=True)
-class QuantisedCase:
+class QuantizedCase:
     """A product with dense operands and a weight of a format; `a` and `out` are the operands' dtypes."""
 
     m: int
@@ -59,8 +59,8 @@ class QuantisedCase:
         return format_named(self.name)
 
     @property
-    def panels(self) -> QuantisedPanels:
-        return QuantisedPanels(self.n, self.k, self.format)
+    def panels(self) -> QuantizedPanels:
+        return QuantizedPanels(self.n, self.k, self.format)
 
     def operands(self, f: Function) -> tuple[Operand, Operand]:
         a = Operand(f["a"], (self.m, self.k), (self.k, 1), self.a)
@@ -69,26 +69,26 @@ class QuantisedCase:
 
 KINDS = [f"{kind}:32{base}" for kind in ("int8", "int4") for base in ("", ":zero-point")]
 CASES = [
-    *(QuantisedCase(m, 37, 64, kind) for kind in KINDS for m in (1, 3)),
-    *(QuantisedCase(m, 37, 64, kind) for kind in ("int8:32", "int4:32") for m in (2, 5, 17)),
-    *(QuantisedCase(2, 40, 24, kind, a="bf16", out="bf16") for kind in ("int8:8", "int4:8")),
-    *(QuantisedCase(m, 16, 2048, kind) for kind in ("int8:2048", "int4:2048") for m in (1, 3)),
-    QuantisedCase(2, 16, 1024, "int8:512"),
-    QuantisedCase(2, 16, 512, "int8:256:zero-point"),
-    QuantisedCase(2, 20, 26, "int8:26:zero-point"),
-    QuantisedCase(2, 20, 26, "int4:26"),
-    QuantisedCase(1, 1, 6, "int8:6"),
-    *(QuantisedCase(m, 21, 64, f"int4:32:minimum:{dtype}") for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
-    *(QuantisedCase(3, 21, 64, f"{kind}:{dtype}") for kind in KINDS[::3] for dtype in ("f16", "f32")),
-    QuantisedCase(2, 40, 24, "int4:8:minimum:f16", a="bf16", out="bf16"),
-    *(QuantisedCase(m, 21, 64, "e4m3:32:f32") for m in (1, 3, 5, 17)),
-    QuantisedCase(2, 40, 24, "e4m3:8:bf16", a="bf16", out="bf16"),
-    QuantisedCase(3, 20, 26, "e4m3:26:f16"),
-    *(QuantisedCase(m, 37, 512, name) for name in CHECKPOINT_FORMATS for m in (1, 3)),
-    *(QuantisedCase(16 + 27 * (number % 2), 37, 512, name) for number, name in enumerate(CHECKPOINT_FORMATS)),
-    *(QuantisedCase(33, 37, 512, f"{kind}:512") for kind in ("int8", "int4")),
-    *(QuantisedCase(16, 20, 64, f"int8:{group}:zero-point", a="bf16", out="bf16") for group in (16, 64)),
-    QuantisedCase(17, 20, 256, "int4:128:minimum:f16"),
+    *(QuantizedCase(m, 37, 64, kind) for kind in KINDS for m in (1, 3)),
+    *(QuantizedCase(m, 37, 64, kind) for kind in ("int8:32", "int4:32") for m in (2, 5, 17)),
+    *(QuantizedCase(2, 40, 24, kind, a="bf16", out="bf16") for kind in ("int8:8", "int4:8")),
+    *(QuantizedCase(m, 16, 2048, kind) for kind in ("int8:2048", "int4:2048") for m in (1, 3)),
+    QuantizedCase(2, 16, 1024, "int8:512"),
+    QuantizedCase(2, 16, 512, "int8:256:zero-point"),
+    QuantizedCase(2, 20, 26, "int8:26:zero-point"),
+    QuantizedCase(2, 20, 26, "int4:26"),
+    QuantizedCase(1, 1, 6, "int8:6"),
+    *(QuantizedCase(m, 21, 64, f"int4:32:minimum:{dtype}") for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
+    *(QuantizedCase(3, 21, 64, f"{kind}:{dtype}") for kind in KINDS[::3] for dtype in ("f16", "f32")),
+    QuantizedCase(2, 40, 24, "int4:8:minimum:f16", a="bf16", out="bf16"),
+    *(QuantizedCase(m, 21, 64, "e4m3:32:f32") for m in (1, 3, 5, 17)),
+    QuantizedCase(2, 40, 24, "e4m3:8:bf16", a="bf16", out="bf16"),
+    QuantizedCase(3, 20, 26, "e4m3:26:f16"),
+    *(QuantizedCase(m, 37, 512, name) for name in CHECKPOINT_FORMATS for m in (1, 3)),
+    *(QuantizedCase(16 + 27 * (number % 2), 37, 512, name) for number, name in enumerate(CHECKPOINT_FORMATS)),
+    *(QuantizedCase(33, 37, 512, f"{kind}:512") for kind in ("int8", "int4")),
+    *(QuantizedCase(16, 20, 64, f"int8:{group}:zero-point", a="bf16", out="bf16") for group in (16, 64)),
+    QuantizedCase(17, 20, 256, "int4:128:minimum:f16"),
 ]
 
 
@@ -100,7 +100,7 @@ class Weight:
     numbers: np.ndarray
 
     @classmethod
-    def of(cls, panels: QuantisedPanels) -> Weight:
+    def of(cls, panels: QuantizedPanels) -> Weight:
         """Random bits, the smallest and the largest codes included; scales are small floats."""
         f, rng = panels.format, np.random.default_rng(5)
         shapes = [(panels.n, panels.blocks, part.bytes) for part in f.parts]
@@ -124,29 +124,29 @@ class Weight:
 
 
 @dataclass
-class CompiledQuantisedProducts:
+class CompiledQuantizedProducts:
     """All cases for one kind of CPU."""
 
     jit: Jit
-    scratch: dict[QuantisedCase, int] = field(default_factory=dict)
+    scratch: dict[QuantizedCase, int] = field(default_factory=dict)
 
     @classmethod
     @functools.cache
-    def of(cls, kind: str) -> CompiledQuantisedProducts:
+    def of(cls, kind: str) -> CompiledQuantizedProducts:
         features, scratch = FEATURES[kind], {}
         module = EmulatedModule() if kind == "tiles" else Module()
         for number, case in enumerate(CASES):
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            make = small_float_product if case.panels.floating else quantised_product
+            make = small_float_product if case.panels.floating else quantized_product
             product = make(a, out, case.panels, features)
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
             scratch[case] = product.scratch_bytes
         return cls(Jit(module, features.cpu, optimisation(features)), scratch)
 
-    def run(self, case: QuantisedCase, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
+    def run(self, case: QuantizedCase, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k], called once per range of columns; [m, n] in f32."""
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
             self.jit.addresses[f"case{CASES.index(case)}"]
@@ -165,9 +165,9 @@ class CompiledQuantisedProducts:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kind", list(FEATURES))
-def test_agrees_with_dequantised_weights(kind: str, case: QuantisedCase) -> None:
+def test_agrees_with_dequantized_weights(kind: str, case: QuantizedCase) -> None:
     a, weight = normal(1, case.m, case.k), Weight.of(case.panels)
-    result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
+    result = CompiledQuantizedProducts.of(kind).run(case, a, weight)
     expected = a.astype(np.float64) @ weight.numbers.T
     # Half a step of x per element, the sums' own roundings, and that of the result.
     steps = np.abs(a).reshape(case.m, -1, case.format.group).max(axis=-1) / 32639
@@ -178,15 +178,15 @@ def test_agrees_with_dequantised_weights(kind: str, case: QuantisedCase) -> None
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_all_cpus_give_the_same_bits(case: QuantisedCase) -> None:
+def test_all_cpus_give_the_same_bits(case: QuantizedCase) -> None:
     a, weight = normal(2, case.m, case.k), Weight.of(case.panels)
-    host, *others = (CompiledQuantisedProducts.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
+    host, *others = (CompiledQuantizedProducts.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
     for other in others:
         assert (host == other).all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.format.group >= 256 and c.m == 2], ids=str)
-def test_the_largest_sums_of_whole_integers_fit(case: QuantisedCase) -> None:
+def test_the_largest_sums_of_whole_integers_fit(case: QuantizedCase) -> None:
     """Every number of a row is the group's largest, and every code is as far from its zero as it can be."""
     a, weight = np.ones((case.m, case.k), np.float32), Weight.of(case.panels)
     weight.parts[0][:] = -128
@@ -195,20 +195,20 @@ def test_the_largest_sums_of_whole_integers_fit(case: QuantisedCase) -> None:
     parts = dict(zip(case.format.bytes_of, weight.parts, strict=True))
     expected = np.broadcast_to(dequantize(parts, case.format).astype(np.float64).sum(axis=1), (case.m, case.n))
     for kind in FEATURES:
-        result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
+        result = CompiledQuantizedProducts.of(kind).run(case, a, weight)
         assert np.allclose(result, expected, rtol=1e-5, atol=1e-3), kind
 
 
 def test_no_group_is_summed_whole_that_might_overflow() -> None:
     formats = map(format_named, ("int8:512", "int8:520", "int8:256:zero-point", "int8:264:zero-point", "int4:4384"))
-    parts = [RowForm.of(QuantisedPanels(16, one.block, one), AVX2).parts for one in formats]
+    parts = [RowForm.of(QuantizedPanels(16, one.block, one), AVX2).parts for one in formats]
     assert parts == [1, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.n == 37], ids=str)
 @pytest.mark.parametrize("kind", list(FEATURES))
-def test_rows_and_ranges_do_not_change_bits(kind: str, case: QuantisedCase) -> None:
-    compiled, a, weight = CompiledQuantisedProducts.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
+def test_rows_and_ranges_do_not_change_bits(kind: str, case: QuantizedCase) -> None:
+    compiled, a, weight = CompiledQuantizedProducts.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
     whole = compiled.run(case, a, weight)
     alone = next((c for c in CASES if (c.m, c.n, c.k, c.name) == (1, 37, case.k, case.name)), None)
     if alone is None:
@@ -223,13 +223,13 @@ def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
     case = CASES[0]
     weight = Weight.of(case.panels)
     for value in (0.0, 1e-40):
-        result = CompiledQuantisedProducts.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
+        result = CompiledQuantizedProducts.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
         assert (result == 0).all()
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_every_code_is_where_the_definition_says(bits: int) -> None:
-    panels = QuantisedPanels(20, 24, format_named(f"int{bits}:8:zero-point"))
+    panels = QuantizedPanels(20, 24, format_named(f"int{bits}:8:zero-point"))
     values, scales, zeros = Weight.of(panels).parts
     packed = panels.pack(*(np.stack([part] * 2) for part in (values, scales, zeros)))
     assert packed.shape == (2, panels.count, panels.blocks, panels.block_bytes)
@@ -252,7 +252,7 @@ def test_every_code_is_where_the_definition_says(bits: int) -> None:
 @pytest.mark.parametrize("name", list(CHECKPOINT_FORMATS))
 def test_panels_give_back_the_stored_bytes(name: str) -> None:
     """Of every format; of ternary digits those that a file holds, which writes five of them to a byte in one way."""
-    panels = QuantisedPanels(37, 512, format_named(name))
+    panels = QuantizedPanels(37, 512, format_named(name))
     parts = [part.view(np.uint8).copy() for part in Weight.of(panels).parts]
     if panels.format.codes.is_ternary:
         digits = np.random.default_rng(3).integers(0, 81, (37, 2, 52)) * 3
@@ -263,19 +263,19 @@ def test_panels_give_back_the_stored_bytes(name: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    panels = QuantisedPanels(20, 64, format_named("int8:32"))
+    panels = QuantizedPanels(20, 64, format_named("int8:32"))
     values, scales = Weight.of(panels).parts
-    with raises(QuantisedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 63]", "int8 [20, 4]"]):
+    with raises(QuantizedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 63]", "int8 [20, 4]"]):
         panels.pack(values[:, :-1], scales)
-    with raises(QuantisedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 64]", "int8 [20, 4]", "int8 [20, 2]"]):
+    with raises(QuantizedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 64]", "int8 [20, 4]", "int8 [20, 2]"]):
         panels.pack(values, scales, np.zeros((20, 2), np.int8))
     for n, k, name in ((20, 64, "int8:48"), (20, 60, "int4:20"), (0, 64, "int8:32"), (16, 128, "Q4_K")):
         with pytest.raises(InternalError):
-            QuantisedPanels(n, k, format_named(name))
+            QuantizedPanels(n, k, format_named(name))
     f = Module().function("f", [("p", PTR)])
     a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
     with raises(PackedProductErrors.SHAPES):
-        quantised_product(a, out, panels, GENERIC)
+        quantized_product(a, out, panels, GENERIC)
 
 
 @pytest.mark.parametrize("extensions", [("avx2",), ("avx512f", "avx512_vnni")])
@@ -283,8 +283,8 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_weights_are_asked_for_ahead_of_time(extensions: tuple[str, ...], m: int) -> None:
     f = (module := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")])
     a, out = Operand(f["a"], (m, 64), (64, 1), "f32"), Operand(f["out"], (m, 16), (16, 1), "f32")
-    panels = QuantisedPanels(16, 64, format_named("int4"))
-    product = quantised_product(a, out, panels, Features("", frozenset(extensions)))
+    panels = QuantizedPanels(16, 64, format_named("int4"))
+    product = quantized_product(a, out, panels, Features("", frozenset(extensions)))
     product.emit(f, f["weights"], 0, 16, f["scratch"])
     f.returns()
     assert "prefetch" in module.text()
@@ -295,11 +295,11 @@ def test_weights_are_asked_for_ahead_of_time(extensions: tuple[str, ...], m: int
 def test_many_rows_take_tile_registers(name: str) -> None:
     """LLVM makes code of the instructions themselves, for a CPU that has them."""
     features = Features("sapphirerapids", FEATURES["host"].extensions | TILES)
-    panels = QuantisedPanels(16, 512, format_named(name))
+    panels = QuantizedPanels(16, 512, format_named(name))
     for m, registers in ((8, 0), (16, 4), (31, 4), (32, 6), (40, 6)):
         f = (module := Module()).function("f", [(n, PTR) for n in ("a", "weights", "out", "scratch")], exported=True)
         a, out = Operand(f["a"], (m, 512), (512, 1), "bf16"), Operand(f["out"], (m, 16), (16, 1), "bf16")
-        product = quantised_product(a, out, panels, features)
+        product = quantized_product(a, out, panels, features)
         assert len(product.registers) == registers
         product.emit(f, f["weights"], 0, 16, f["scratch"])
         f.returns()
@@ -310,6 +310,6 @@ def test_many_rows_take_tile_registers(name: str) -> None:
 def test_groups_that_fit_no_tile_register_take_none() -> None:
     features = Features("", frozenset({"avx512f", "avx512_vnni"}) | TILES)
     for name in ("int8:8", "int4:24", "int8:80"):
-        assert TileForm.of(QuantisedPanels(16, 240, format_named(name)), features) is None
+        assert TileForm.of(QuantizedPanels(16, 240, format_named(name)), features) is None
     without = Features("", features.extensions - TILES)
-    assert TileForm.of(QuantisedPanels(16, 256, format_named("Q6_K")), without) is None
+    assert TileForm.of(QuantizedPanels(16, 256, format_named("Q6_K")), without) is None

@@ -31,7 +31,7 @@ _WIDTHS = {8: (8,), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
 _NIBBLE = 4
 
 
-class QuantisedPanelErrors(ErrorKind):
+class QuantizedPanelErrors(ErrorKind):
     FORMAT = InternalError, "weights cannot be packed as {panels}"
     BLOCKS = InternalError, "sums of {k} numbers cannot be packed in blocks of {block}"
     PARTS_DIFFER = (
@@ -137,7 +137,7 @@ def layout_of(weight_format: WeightFormat) -> BlockLayout:
 
 
 @dataclass(frozen=True)
-class QuantisedPanels:
+class QuantizedPanels:
     """The layout of a quantized weight for out[m, n] = sum over k of a[m, k] * b[n, k].
 
     Bytes [ceil(N / 16)][K / block][block_bytes], with blocks as in `BlockLayout`. Codes are unsigned: 128 is added to
@@ -155,9 +155,9 @@ class QuantisedPanels:
 
     def __post_init__(self) -> None:
         if min(self.n, self.k) < 1:
-            raise QuantisedPanelErrors.FORMAT(panels=self)
+            raise QuantizedPanelErrors.FORMAT(panels=self)
         if self.k % self.format.block or not (self.fits(self.format) or self.group == self.k):
-            raise QuantisedPanelErrors.BLOCKS(k=self.k, block=self.format.block)
+            raise QuantizedPanelErrors.BLOCKS(k=self.k, block=self.format.block)
 
     @staticmethod
     def fits(weight_format: WeightFormat) -> bool:
@@ -292,7 +292,7 @@ class QuantisedPanels:
         fits = [part.shape[-2:] for part in parts] == wanted and len(stacks) == 1
         if not fits or any(part.dtype not in (np.int8, np.uint8) for part in parts):
             shown = [f"{part.dtype} {list(part.shape)}" for part in parts]
-            raise QuantisedPanelErrors.PARTS_DIFFER(parts=shown, panels=str(self))
+            raise QuantizedPanelErrors.PARTS_DIFFER(parts=shown, panels=str(self))
         return stacks.pop()
 
     @cached_property

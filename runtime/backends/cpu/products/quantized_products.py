@@ -26,7 +26,7 @@ from functools import partial
 from math import lcm
 
 from sscc.runtime.backends.cpu.codegen.features import LANES, Features
-from sscc.runtime.backends.cpu.codegen.figures import AHEAD_BYTES, QUANTISED_TILE_ROWS
+from sscc.runtime.backends.cpu.codegen.figures import AHEAD_BYTES, QUANTIZED_TILE_ROWS
 from sscc.runtime.backends.cpu.codegen.mlir import F32, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.codegen.phases import Operand
 from sscc.runtime.backends.cpu.products.panel_reading import BlockHeads, signed_words, stored_codes
@@ -38,17 +38,17 @@ from sscc.runtime.backends.cpu.products.product_blocks import (
     rounded,
     row_count,
 )
-from sscc.runtime.backends.cpu.products.quantised_packing import QUAD, QuantisedPanels
-from sscc.runtime.backends.cpu.products.quantised_rows import RowForm, joined, pack_block, sum_pairs
-from sscc.runtime.backends.cpu.products.tiled_quantised_products import TILE_SIZES, TileForm, pack_tiles, tile_kernel
+from sscc.runtime.backends.cpu.products.quantized_packing import QUAD, QuantizedPanels
+from sscc.runtime.backends.cpu.products.quantized_rows import RowForm, joined, pack_block, sum_pairs
+from sscc.runtime.backends.cpu.products.tiled_quantized_products import TILE_SIZES, TileForm, pack_tiles, tile_kernel
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: the sum of 512 products of a code and a part is exact in f32
 _QUADS_AT_ONCE = {"dot": 8, "pairs": 4, "plain": 4}
 AddBlock = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]]
 
 
-def quantised_product(
-    a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
+def quantized_product(
+    a: Operand, out: Operand, panels: QuantizedPanels, features: Features, rows: int = 0
 ) -> PackedProduct:
     """Return the product with quantized weights; see `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
@@ -73,30 +73,30 @@ def quantised_product(
     return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, rows_form, depths)
 
 
-def symbol_of(panels: QuantisedPanels) -> str:
+def symbol_of(panels: QuantizedPanels) -> str:
     """Return the name of the format in symbols."""
     return "".join(c if c.isalnum() else "_" for c in panels.format.name)
 
 
-def _group_bytes(form: RowForm, panels: QuantisedPanels, rows: int) -> int:
+def _group_bytes(form: RowForm, panels: QuantizedPanels, rows: int) -> int:
     return form.group_bytes(rows, panels.quads)
 
 
-def listed_rows(panels: QuantisedPanels, features: Features) -> list[int]:
+def listed_rows(panels: QuantizedPanels, features: Features) -> list[int]:
     """Return the block sizes for listed rows; see `products.listed_rows`."""
     return list(reversed(_sizes(panels, features)))
 
 
-def _rows(m: int, panels: QuantisedPanels, features: Features, rows: int) -> int:
+def _rows(m: int, panels: QuantizedPanels, features: Features, rows: int) -> int:
     """Return the rows of a block of a product of `m` rows, at most `rows` unless that is 0."""
     return next(size for size in _sizes(panels, features) if size <= (rows or m))
 
 
-def _sizes(panels: QuantisedPanels, features: Features) -> list[int]:
+def _sizes(panels: QuantizedPanels, features: Features) -> list[int]:
     """Return the possible numbers of rows of a block, in descending order. A block reads one panel at a time, because
     memory is fastest as one stream."""
     form = RowForm.of(panels, features)
-    most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
+    most = QUANTIZED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
         most //= form.parts
     tiles = () if TileForm.of(panels, features) is None else TILE_SIZES
@@ -104,7 +104,7 @@ def _sizes(panels: QuantisedPanels, features: Features) -> list[int]:
 
 
 def block_kernel(
-    name: str, rows_bytes: Callable[[int], int], panels: QuantisedPanels, add: AddBlock
+    name: str, rows_bytes: Callable[[int], int], panels: QuantizedPanels, add: AddBlock
 ) -> Callable[[Module, Tile, str], Function]:
     """Return the kernel of a tile of one panel, out[rows, 16], which goes over the blocks of the summed dimension
     (`PackedProduct.make`).
@@ -137,7 +137,7 @@ def block_kernel(
 # The sums of a tile are in the order of its rows, with one sum per part of each row.
 
 
-def _step_quads(panels: QuantisedPanels, form: RowForm) -> int:
+def _step_quads(panels: QuantizedPanels, form: RowForm) -> int:
     """Return the number of quads whose codes are read together: whole lines of all planes, or several lines if they
     divide a group."""
     step = lcm(*(plane.quads for plane in panels.layout.planes))
@@ -147,7 +147,7 @@ def _step_quads(panels: QuantisedPanels, form: RowForm) -> int:
 
 
 def _add_block(
-    panels: QuantisedPanels, form: RowForm, features: Features, f: Function, tile: Tile, a: Value, weights: Value,
+    panels: QuantizedPanels, form: RowForm, features: Features, f: Function, tile: Tile, a: Value, weights: Value,
     state: Sequence[Value],
 ) -> list[Value]:  # fmt: skip
     """Return the sums of the rows of a tile after a block."""
@@ -174,7 +174,7 @@ class _Kernel:
     """Computation of the sums of a block, group by group."""
 
     def __init__(
-        self, f: Function, panels: QuantisedPanels, form: RowForm, features: Features, tile: Tile, heads: BlockHeads
+        self, f: Function, panels: QuantizedPanels, form: RowForm, features: Features, tile: Tile, heads: BlockHeads
     ) -> None:
         self.f, self.panels, self.form, self.features = f, panels, form, features
         self.tile, self.heads = tile, heads

@@ -15,7 +15,7 @@ from sscc.runtime.backends.cpu.codegen.nests import Regions, nest_of
 
 
 @dataclass(frozen=True)
-class Dequantised:
+class Dequantized:
     """A local [matrices, rows, k] with the numbers of a quantized weight.
 
     Attributes:
@@ -28,17 +28,17 @@ class Dequantised:
     k: int
 
 
-def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
+def dequantized_locals(body: Body, regions: Regions) -> dict[str, Dequantized]:
     """Return the locals of a body that hold dequantized weights and that only products read, as their second
     operand."""
-    dequantized: dict[str, Dequantised] = {}
+    dequantized: dict[str, Dequantized] = {}
     writes: dict[str, int] = {}
     spoiled: set[str] = set()
     for step in body.steps:
         if isinstance(step, Dequantize):
             out = regions.resolve(step.out)
             parts = tuple(regions.resolve(part.bytes).region for part in step.parts)
-            dequantized[out.region] = Dequantised(parts, format_named(step.format), *out.shape[-2:])
+            dequantized[out.region] = Dequantized(parts, format_named(step.format), *out.shape[-2:])
             writes[out.region] = writes.get(out.region, 0) + 1
             continue
         if not isinstance(step, Vector | Reduction | Product):
@@ -52,4 +52,4 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
     return {n: d for n, d in dequantized.items() if writes[n] == 1 and n not in spoiled and n not in params}
 
 
-__all__ = ["Dequantised", "dequantised_locals"]
+__all__ = ["Dequantized", "dequantized_locals"]

@@ -1,7 +1,7 @@
 """Checkpoints whose weights are published in 8 or 4 bits: the tensors of a weight, and its numbers.
 
-`quantised_weights` finds them by the names and shapes of the stored tensors, in the layout of the method that
-`quantization_config` names; `QuantisedSource` returns each as one tensor of f32 numbers under the name of the
+`quantized_weights` finds them by the names and shapes of the stored tensors, in the layout of the method that
+`quantization_config` names; `QuantizedSource` returns each as one tensor of f32 numbers under the name of the
 parameter, computed on demand. Weights that a program can hold as stored are also returned as codes.
 
 The layouts are the published ones, of weights [N, K] with groups of g along K:
@@ -72,13 +72,13 @@ class QuantizedShapeKind(ErrorKind):
 class QuantizedShapeErrors(QuantizedShapeKind):
     EMPTY = "expected no dimension to be 0"
     RANK = "expected {rank} dimensions, none of them 0"
-    OTHER = "{of} asks for {expected}"
-    NO_BLOCK_SIZE = "and quantization_config has no weight_block_size"
+    OTHER = "expected {expected} by {of}"
+    NO_BLOCK_SIZE = "but quantization_config has no weight_block_size"
     GROUP_BYTES = "expected groups of {bytes} bytes"
-    GROUPS = "and {columns} columns cannot be cut into {groups} groups"
-    BITS = "and {shape_tensor!r} states {stored}, which is neither 4 nor 8 bits per weight"
-    SCALES = "{of!r} of shape {weight_shape} asks for [{rows}, groups] or one number"
-    FP8_SCALES = "{of!r} of shape {weight_shape} asks for one number, one per row or one per block"
+    GROUPS = "but {columns} columns cannot be divided into {groups} groups"
+    BITS = "but {shape_tensor!r} states {stored}, which is neither 4 nor 8 bits per weight"
+    SCALES = "expected [{rows}, groups] or one number by {of!r} of shape {weight_shape}"
+    FP8_SCALES = "expected one number, one per row or one per block by {of!r} of shape {weight_shape}"
 
 
 class QuantizedErrors(ErrorKind):
@@ -94,7 +94,7 @@ class QuantizedErrors(ErrorKind):
 
 
 @dataclass(frozen=True)
-class QuantisedWeight:
+class QuantizedWeight:
     """A weight that is stored as several tensors.
 
     Attributes:
@@ -113,10 +113,10 @@ class QuantisedWeight:
     stored: Callable[[Read], Parts] | None = None
 
 
-class QuantisedSource(TensorSource):
+class QuantizedSource(TensorSource):
     """A source in which weights are stored in parts: each of them appears as one tensor, all others are unchanged."""
 
-    def __init__(self, source: TensorSource, weights: Mapping[str, QuantisedWeight]) -> None:
+    def __init__(self, source: TensorSource, weights: Mapping[str, QuantizedWeight]) -> None:
         self._source = source
         self._weights = weights
         parts = {part for weight in weights.values() for part in weight.parts}
@@ -147,7 +147,7 @@ class QuantisedSource(TensorSource):
         self._source.update_digest(digest)
 
 
-def quantised_weights(source: TensorSource, fields: Mapping[str, Any], origin: str) -> dict[str, QuantisedWeight]:
+def quantized_weights(source: TensorSource, fields: Mapping[str, Any], origin: str) -> dict[str, QuantizedWeight]:
     """Return the weights of a source that are stored in parts, by the names of their parameters.
 
     Args:
@@ -205,7 +205,7 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Found = Iterator[tuple[str, QuantisedWeight]]
+Found = Iterator[tuple[str, QuantizedWeight]]
 
 
 # ------------------------------------------------------------------------------------------------------- small floats
@@ -232,7 +232,7 @@ def _find_fp8(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
 
 def _scaled_floats(
     weight: str, scale: str, scale_dtype: torch.dtype, shape: tuple[int, ...], block: tuple[int, int]
-) -> QuantisedWeight:
+) -> QuantizedWeight:
     words = f"fp8 with a scale for every {block[0]} x {block[1]}"
     matrix = (shape[0], shape[1])
     numbers = partial(_scaled_numbers, weight, scale, matrix, block)
@@ -240,10 +240,10 @@ def _scaled_floats(
     length = matrix[1] if block[1] >= matrix[1] else gcd(matrix[1], block[1])
     group = next((size for size in (LARGEST_GROUP, 64, 32, 16, 8) if length % size == 0), None)
     if group is None:
-        return QuantisedWeight(shape, (weight, scale), StoredForm(words), numbers)
+        return QuantizedWeight(shape, (weight, scale), StoredForm(words), numbers)
     held = GroupFormat(8, group, scales=_SCALE_DTYPES.get(scale_dtype, "f32"), floating=True)
     stored = partial(_kept_floats, weight, scale, matrix, block, held)
-    return QuantisedWeight(shape, (weight, scale), StoredForm(words, held.descriptor), numbers, stored)
+    return QuantizedWeight(shape, (weight, scale), StoredForm(words, held.descriptor), numbers, stored)
 
 
 def _kept_floats(
@@ -287,7 +287,7 @@ def _find_mxfp4(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         shape = (experts, groups * size * 2, rows)
         form = StoredForm("mxfp4", MXFP4_FORMAT, transposed=True)
         numbers, stored = partial(_mxfp4_numbers, blocks, scales, shape), partial(_mxfp4_parts, blocks, scales, shape)
-        yield stem, QuantisedWeight(shape, (blocks, scales), form, numbers, stored)
+        yield stem, QuantizedWeight(shape, (blocks, scales), form, numbers, stored)
 
 
 def _mxfp4_parts(blocks: str, scales: str, shape: tuple[int, int, int], read: Read) -> Parts:
@@ -346,7 +346,7 @@ def _integer_weight(
     zero_point: bool,
     index: _Index | None,
     unpack: Callable[[Read], _Codes],
-) -> QuantisedWeight:
+) -> QuantizedWeight:
     """Return a weight of codes.
 
     Args:
@@ -364,10 +364,10 @@ def _integer_weight(
     words += "" if index is None else ", columns out of order"
     numbers = partial(_integer_numbers, shape, groups, bits, index, unpack)
     if held is None or not (index is None or index.is_even):
-        return QuantisedWeight(shape, parts, StoredForm(words), numbers)
+        return QuantizedWeight(shape, parts, StoredForm(words), numbers)
     stored = partial(_kept_codes, held, group // cut, unpack, index)
     form = StoredForm(words, held.descriptor, ordered=index is not None)
-    return QuantisedWeight(shape, parts, form, numbers, stored)
+    return QuantizedWeight(shape, parts, form, numbers, stored)
 
 
 @dataclass(frozen=True)
@@ -388,10 +388,10 @@ def _index(parts: _Parts, tensor: str, k: int, groups: int, read: Read) -> _Inde
         return None
     parts.expect(tensor, (k,), (torch.int32, torch.int64), f"a weight of {k} columns")
     of_column = read(tensor).to(torch.int64)
-    beside = torch.arange(k) // (k // groups)
-    if torch.equal(of_column, beside) or bool((of_column == -1).all()):
+    group_of_column = torch.arange(k) // (k // groups)
+    if torch.equal(of_column, group_of_column) or bool((of_column == -1).all()):
         return None
-    return _Index(tensor, torch.equal(of_column.sort().values, beside))
+    return _Index(tensor, torch.equal(of_column.sort().values, group_of_column))
 
 
 def _integer_numbers(
@@ -542,7 +542,7 @@ def _find_modelopt(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Foun
             yield weight, _compressed_fp8(parts, weight, fields)
 
 
-def _nvfp4_weight(parts: _Parts, stem: str, packed: str, whole: str, *, divides: bool) -> QuantisedWeight:
+def _nvfp4_weight(parts: _Parts, stem: str, packed: str, whole: str, *, divides: bool) -> QuantizedWeight:
     """Return a weight of NVFP4. `whole` is the scale of the whole weight, or with `divides` its inverse."""
     scale = f"{stem}.weight_scale"
     n, half = parts.shape(packed, (torch.uint8,), 2)
@@ -556,7 +556,7 @@ def _nvfp4_weight(parts: _Parts, stem: str, packed: str, whole: str, *, divides:
     held, scales = nvfp4_of(shape[1]), partial(_nvfp4_scales, scale, whole, divides)
     numbers = partial(_nvfp4_numbers, packed, scales, shape)
     stored = None if held is None else partial(_nvfp4_parts, packed, scales, shape, held)
-    return QuantisedWeight(shape, (packed, scale, whole), StoredForm("nvfp4", held), numbers, stored)
+    return QuantizedWeight(shape, (packed, scale, whole), StoredForm("nvfp4", held), numbers, stored)
 
 
 def _nvfp4_scales(scale: str, whole: str, divides: bool, read: Read) -> tuple[torch.Tensor, torch.Tensor]:
@@ -589,7 +589,7 @@ def _nvfp4_parts(
     }
 
 
-def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantisedWeight:
+def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantizedWeight:
     packed, scale, shape_name = (f"{stem}.{part}" for part in ("weight_packed", "weight_scale", "weight_shape"))
     rows, words = parts.shape(packed, (torch.int32,), 2)
     parts.expect(shape_name, (2,), (torch.int64, torch.int32), "a matrix")
@@ -625,7 +625,7 @@ def _unpack_compressed(
     return _Codes(_unpacked(read(weight), bits)[:, : shape[1]].contiguous(), _finite(scales, read), points)
 
 
-def _plain_codes(parts: _Parts, stem: str) -> QuantisedWeight:
+def _plain_codes(parts: _Parts, stem: str) -> QuantizedWeight:
     weight, scale, zeros = (f"{stem}.{part}" for part in ("weight", "weight_scale", "weight_zero_point"))
     n, k = parts.shape(weight, (torch.int8, _FP8), 2)
     grid = parts.shape(scale, tuple(_SCALE_DTYPES))
@@ -657,7 +657,7 @@ def _unpack_plain(weight: str, scales: str, zeros: str | None, n: int, groups: i
     return _Codes(read(weight).view(torch.uint8) ^ 128, spread(_finite(scales, read)), points)
 
 
-def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> QuantisedWeight:
+def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> QuantizedWeight:
     scale = f"{weight}_scale"
     shape = parts.shape(weight, (_FP8,), 2)
     grid = parts.shape(scale, tuple(_SCALE_DTYPES))
