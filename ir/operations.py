@@ -94,6 +94,11 @@ def _selected(n: Sizes) -> int:
 
 
 def _tokens(n: Sizes) -> int:
+    return n["S"]
+
+
+def _attending(n: Sizes) -> int:
+    """Return the number of tokens of a slot that attend to chosen positions."""
     return _new(n) * n["S"]
 
 
@@ -109,7 +114,7 @@ def _indexed(n: Sizes) -> int:
 
 def _attended(n: Sizes) -> int:
     """Return the number of rows that attention to chosen positions reads, counted separately for each token."""
-    return _tokens(n) * min(n["Top"], n.get("live", n["T"]))
+    return _attending(n) * min(n["Top"], n.get("live", n["T"]))
 
 
 def _zero(n: Sizes) -> int:
@@ -807,12 +812,14 @@ class AttendChosen(Op):
     ]
     k_store: Annotated[
         str,
-        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_attended, writes=_tokens, by="chosen"),
+        Operand(
+            "B Hkv T D:row", "update", updated="k_stored", along="T", reads=_attended, writes=_attending, by="chosen"
+        ),
     ]
     v_store: Annotated[
         str,
         Operand(
-            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_attended, writes=_tokens, by="chosen",
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_attended, writes=_attending, by="chosen",
             optional=True, omissible=True, value_of="k_store",
         ),
     ]  # fmt: skip

@@ -9,6 +9,8 @@ The server is a process of its own, `sscc serve` with a tiny model, on the loopb
 and in the end: no request is left, the server has the descriptors and, within the bound, the memory that it had after
 its first requests of every kind, and it ends by a signal with exit code 0.
 
+With ``--speculate`` the server verifies drafts, and the answers must be those of a server without drafts.
+
 Exit code 1 where one of them does not hold. The figures are printed as JSON.
 """
 
@@ -28,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -99,8 +101,12 @@ TOOL = {
 }
 
 
-def tiny_artifact(folder: Path) -> Path:
-    """A random Llama with a token per byte, compiled."""
+DRAFTED = 3
+LOOKUP, MODEL = "lookup", "model"
+
+
+def tiny_artifact(folder: Path, drafted: int = DRAFTED) -> Path:
+    """Compile a random Llama with a token per byte, whose steps take a number of drafted tokens."""
     checkpoint, output = folder / "checkpoint", folder / "soak.rdu"
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["=" * 200])  # so that texts may be long before they are refused by their bytes
@@ -117,6 +123,8 @@ def tiny_artifact(folder: Path) -> Path:
         "64",
         "--batch",
         str(BATCH),
+        "--verify",
+        str(drafted),
         "-q",
     ]
     if cli.main(words) != 0:
@@ -125,10 +133,16 @@ def tiny_artifact(folder: Path) -> Path:
 
 
 @contextmanager
-def served(artifact: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and its address."""
+def served(artifact: Path, speculate: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield the process, and its address.
+
+    Args:
+        speculate: "" without drafts, `LOOKUP`, or `MODEL`, which drafts by the artifact itself.
+    """
     words = ["serve", str(artifact), "--port", "0", "--threads", "1", "--served-model-name", NAME, "--max-queue", "64"]
     words += ["--prompt-cache", str(1 << 20), "--timeout", "60", "--tool-parser", "hermes"]
+    if speculate:
+        words += ["--speculate", speculate if speculate == LOOKUP else str(artifact)]
     process = subprocess.Popen(
         [sys.executable, "-m", "sscc.compiler.tools.commands.cli", *words],
         stdout=subprocess.PIPE,
@@ -219,13 +233,13 @@ def fits(body: dict[str, Any], choice: dict[str, Any]) -> bool:
 class Clients:
     """Several connections that do one thing after the other, by a seed."""
 
-    def __init__(self, url: str, report: SoakReport, seed: int) -> None:
+    def __init__(self, url: str, report: SoakReport, seed: int, expected: Sequence[Any] = ()) -> None:
         self._url = url
         self._report = report
         self._random = random.Random(seed)
         self._http = httpx2.AsyncClient(base_url=url, timeout=120, limits=httpx2.Limits(max_connections=64))
         self._good = good_bodies()
-        self._texts: list[Any] = []
+        self._texts = list(expected)
         self._left = 0
         self._until = 0.0
         self._kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
@@ -238,12 +252,14 @@ class Clients:
             (self.raw, 4),
         ]
 
-    async def references(self) -> None:
-        """The answers that good requests get alone."""
-        self._texts = [self._told(await self._http.post(path, json=body)) for path, body in self._good]
-        again = [self._told(await self._http.post(path, json=body)) for path, body in self._good]
-        if again != self._texts:
-            self._report.problem("a good request alone has two answers")
+    async def references(self) -> list[Any]:
+        """Return the answers that good requests get alone, twice the same, and those that are expected."""
+        for _ in range(2):
+            answers = [self._told(await self._http.post(path, json=body)) for path, body in self._good]
+            if answers != (self._texts or answers):
+                self._report.problem("a good request alone has two answers")
+            self._texts = answers
+        return answers
 
     async def run(self, requests: int, connections: int, seconds: float) -> None:
         self._left = requests
@@ -383,21 +399,25 @@ class Options:
     minutes: float = 60.0
     health_ms: float = 100.0
     growth: float = 0.2
+    speculate: str = ""
 
 
 def soak(artifact: Path, options: Options) -> SoakReport:
     """Serves an artifact under so many requests; what does not hold is in the report's `problems`."""
-    report = SoakReport()
-    with served(artifact) as (process, url):
+    report, expected = SoakReport(), list[Any]()
+    if options.speculate:
+        with served(artifact) as (_, url):
+            expected = asyncio.run(_answers(url, report))
+    with served(artifact, options.speculate) as (process, url):
         report.memory_ready = memory(process.pid)
         warm = SoakReport()
-        asyncio.run(_warm(url, warm, options))
+        asyncio.run(_warm(url, warm, options, expected))
         report.problems += warm.problems
         time.sleep(3 * IDLE_SECONDS)
         report.memory_warm, report.files_warm = memory(process.pid), open_files(process.pid)
         start = time.monotonic()
         with probing(url, report):
-            asyncio.run(_load(url, report, options))
+            asyncio.run(_load(url, report, options, expected))
         report.seconds = time.monotonic() - start
         report.memory_peak = memory(process.pid, "VmHWM")
         _settle(process.pid, url, report, options.growth)
@@ -428,16 +448,24 @@ def probing(url: str, report: SoakReport) -> Iterator[None]:
     report.health_slowest = seconds[-1]
 
 
-async def _warm(url: str, report: SoakReport, options: Options) -> None:
-    """What a server has once it has seen everything: threads, their arenas, pages of slots, modules for errors."""
+async def _answers(url: str, report: SoakReport) -> list[Any]:
+    """Return the answers of a server to good requests, each alone."""
     clients = Clients(url, report, 0)
+    answers = await clients.references()
+    await clients.close()
+    return answers
+
+
+async def _warm(url: str, report: SoakReport, options: Options, expected: Sequence[Any]) -> None:
+    """What a server has once it has seen everything: threads, their arenas, pages of slots, modules for errors."""
+    clients = Clients(url, report, 0, expected)
     await clients.references()
     await clients.run(min(WARM, options.requests), options.connections, 60)
     await clients.close()
 
 
-async def _load(url: str, report: SoakReport, options: Options) -> None:
-    clients = Clients(url, report, options.seed)
+async def _load(url: str, report: SoakReport, options: Options, expected: Sequence[Any]) -> None:
+    clients = Clients(url, report, options.seed, expected)
     await clients.references()
     await clients.run(options.requests, options.connections, 60 * options.minutes)
     await clients.close()
@@ -470,6 +498,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=usual.minutes, help="after which it stops by itself")
     parser.add_argument("--health-ms", type=float, default=usual.health_ms, help="what /health may take")
     parser.add_argument("--growth", type=float, default=usual.growth, help="of the memory when idle again")
+    parser.add_argument("--speculate", choices=(LOOKUP, MODEL), default=usual.speculate, help="verify drafts")
     parser.add_argument("--artifact", type=Path, help="with a token per byte (default: a tiny one, compiled first)")
     arguments = vars(parser.parse_args())
     artifact: Path | None = arguments.pop("artifact")

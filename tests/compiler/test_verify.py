@@ -50,7 +50,6 @@ from tests.compiler.small_stacks import CONTEXT, SHAPE, SMALL, Artifacts, loaded
 from tests.compiler.test_chunked_layers import LLAMA4
 from tests.compiler.test_learned_indexes import CONFIGS as INDEXED
 from tests.compiler.test_recurrent_states import CONFIGS as RECURRENT
-from tests.compiler.test_recurrent_states import STATES
 from tests.errors import check, raises, reported
 from tests.families import random_tokens
 
@@ -147,10 +146,9 @@ def check_verified(session: Session, lengths: tuple[int, ...], tolerance: float 
     ("family", "way"),
     [("llama", "small"), ("llama", "indexed"), ("llama", "budgets"), ("gemma3", "int8"), ("latent", "small"),
      ("chunked", "small"), ("shared", "small"), ("sinks", "small"), ("convolution", "small"),
-     *((family, "small") for family in (*STATES, "lightning", "side by side")),
-     *((f"index {family}", "small") for family in INDEXED),
-     *((family, "query") for family in ("llama", "gemma3", "latent", "shared", "sinks", "delta")),
-     ("llama", "query exact")],
+     ("delta", "small"), ("mamba", "small"), ("gated units", "small"), ("side by side", "small"),
+     ("index latent", "small"), ("index blocks", "small"),
+     ("llama", "query"), ("latent", "query"), ("shared", "query"), ("sinks", "query"), ("llama", "query exact")],
 )  # fmt: skip
 def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifacts: Artifacts) -> None:
     """Prompts that overflow the budget, fill the ring partly, and nearly nothing; bit for bit on the native one."""
@@ -162,8 +160,7 @@ def test_several_tokens_are_as_if_fed_one_by_one(family: str, way: str, artifact
 @pytest.mark.parametrize(
     ("family", "way"),
     [("llama", "indexed"), ("gemma3", "int8"), ("convolution", "small"), ("index blocks", "small"),
-     ("llama", "query"), ("llama", "query exact"),
-     *((family, "small") for family in STATES)],
+     ("llama", "query"), ("delta", "small"), ("mamba", "small")],
 )
 def test_bits_do_not_depend_on_the_number_of_drafted_tokens(family: str, way: str, artifacts: Artifacts) -> None:
     for length in (30, 12):

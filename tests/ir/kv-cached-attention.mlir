@@ -128,7 +128,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: an index for all slots
 // Each slot has its rows.
-// ERROR: InputError: 'kv.cached_attention' segments[1].index is tensor<2x3xi64>, expected a tensor of rank 3 [B Hkv R1]
+// ERROR: InputError: 'kv.cached_attention' segments[1].index is tensor<2x3xi64>, expected a tensor of rank 3 [Slots1 Hkv R1]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x3xi64>) -> tensor<2x4x1x6xf32> {
     %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
