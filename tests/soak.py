@@ -457,7 +457,7 @@ async def _answers(url: str, report: SoakReport) -> list[Any]:
 
 
 async def _warm(url: str, report: SoakReport, options: Options, expected: Sequence[Any]) -> None:
-    """What a server has once it has seen everything: threads, their arenas, pages of slots, modules for errors."""
+    """Send requests of all kinds, after which a server has what it keeps: threads, arenas, pages of slots, modules."""
     clients = Clients(url, report, 0, expected)
     await clients.references()
     await clients.run(min(WARM, options.requests), options.connections, 60)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -281,12 +282,16 @@ class LLM:
         weights = None if checkpoint is None else Path(checkpoint)
         self.session: Session = open_session(self._artifact, weights, interpreter=interpreter, threads=threads)
         has_text = self._artifact.tokenizer_file is not None
-        tokenizer, speculation = self.session.tokenizer if has_text else None, None
-        if speculate is not None:
-            speculation = open_speculation(
-                speculate, self.session.signature, interpreter=interpreter, threads=threads, verify=verify
-            )
-        self.engine = Engine(self.session, tokenizer, options, speculation=speculation)
+        with ExitStack() as opened:
+            opened.callback(self.session.close)
+            tokenizer, speculation = self.session.tokenizer if has_text else None, None
+            if speculate is not None:
+                speculation = open_speculation(
+                    speculate, self.session.signature, interpreter=interpreter, threads=threads, verify=verify
+                )
+                opened.callback(speculation.close)
+            self.engine = Engine(self.session, tokenizer, options, speculation=speculation)
+            opened.pop_all()
         self._closed = weakref.finalize(self, _close, self.engine, self.session, speculation)
 
     def __repr__(self) -> str:

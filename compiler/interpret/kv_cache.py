@@ -97,7 +97,7 @@ def _seen(position: Tensor, base: Tensor, active: Tensor, topk: int, g: Geometry
 
 
 def _seen_of_chosen(position: Tensor, active: Tensor, g: Geometry) -> Tensor:
-    """Return which of the selected rows each query sees, [Q, K] i1: as many as there are candidates."""
+    """Return which of the selected rows each query sees, [Q, K] i1: one for each candidate, up to K."""
     return (torch.arange(g.topk) <= position[:, None] - g.sink_recent) & active[:, None]
 
 
