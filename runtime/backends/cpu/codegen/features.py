@@ -45,10 +45,13 @@ class Features:
     Attributes:
         cpu: LLVM's name of the CPU to compile for, "" for the host.
         extensions: extensions that code may use explicitly, named as in `_native.cpu_features`.
+        activation_bits: bits of the integers to which products with quantized weights round their left operand, 16 or
+            8 (`sscc.runtime.backends.cpu.products.quantized_products`).
     """
 
     cpu: str = ""
     extensions: frozenset[str] = frozenset()
+    activation_bits: int = 16
 
     @classmethod
     def of_host(cls) -> Features:

@@ -26,7 +26,7 @@ STREAMED_ROWS = 8
 """Limit on the rows of a product whose time is that of loading weights rather than of arithmetic."""
 LONG_UNITS = 512
 """Units of a panel that is long enough to sum several panels at once instead of one after the other."""
-QUANTIZED_TILE_ROWS = {"dot": 8, "pairs": 8, "plain": 4}
+QUANTIZED_TILE_ROWS = {"dot": 8, "bytes": 8, "pairs": 8, "plain": 4}
 """Rows of a tile of a product with codes, by the way products are summed; half as many if registers are not wide, a
 quarter if there are 32 of 128 bits."""
 

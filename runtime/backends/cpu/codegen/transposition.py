@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.runtime.backends.cpu.codegen.features import LANES
-from sscc.runtime.backends.cpu.codegen.mlir import Function, Value
+from sscc.runtime.backends.cpu.codegen.mlir import Function, Value, lanes_of
 
 
 def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
@@ -22,13 +22,13 @@ def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
 
 
 def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Return 1, 2, 4, 8 or 16 rows as their columns one after another: vectors of 16 lanes, the same number as rows."""
+    """Return 1, 2, 4, 8 or 16 rows as their columns one after another: the same number of vectors of as many lanes."""
     if len(rows) == 1:
         return list(rows)
-    lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
-    vectors = []
+    count, vectors = lanes_of(rows[0].type), []
+    lanes = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
     for even, odd in zip(interleave(f, rows[::2]), interleave(f, rows[1::2]), strict=True):
-        vectors += [f.shuffle(even, odd, lanes[:LANES]), f.shuffle(even, odd, lanes[LANES:])]
+        vectors += [f.shuffle(even, odd, lanes[:count]), f.shuffle(even, odd, lanes[count:])]
     return vectors
 
 

@@ -26,8 +26,9 @@ from sscc.runtime.backends.cpu.codegen.transposition import interleave
 from sscc.runtime.backends.cpu.products.product_blocks import SIZE, STORED, RowPlaces
 from sscc.runtime.backends.cpu.products.quantized_packing import QUAD, QuantizedPanels
 
-LARGEST = 127 * 256 + 127
-"""The largest magnitude of the integers. With this limit, both of their parts are signed bytes."""
+LARGEST = {16: 127 * 256 + 127, 8: 127}
+"""The largest magnitude of integers of 16 and 8 bits. With this limit, both parts of 16 bits are signed bytes."""
+LARGEST_WORD = 2**15 - 1
 SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _CHUNK = 2 * LANES
 _MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
@@ -42,31 +43,50 @@ class RowForm:
     """Packed form of the integers, and the instructions that sum their products with codes.
 
     Attributes:
-        kind: "dot": bytes that an instruction takes four at a time, [K / 4][2][R][4], the high parts first; "pairs":
-            words of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], elements 0 and 2 of
-            each four, then 1 and 3; "plain": f32 [K / 4][4][2][R].
+        kind: "dot": bytes that an instruction takes four at a time, [K / 4][parts][R][4], the high parts first;
+            "bytes": the same for AVX2 and AVX512BW, which take two at a time; "pairs": words of 16 bits that AVX2 and
+            AVX512BW take two at a time, [K / 4][2][parts][R][2], elements 0 and 2 of each four, then 1 and 3; "plain":
+            f32 [K / 4][4][parts][R].
         whole: True if sums of products of codes and whole integers fit i32.
-        parts: 2 for a high and a low part of 8 bits each; 1 for "pairs" if `whole`.
-        bits: width of the registers of "pairs".
+        parts: 2 for a high and a low part of 8 bits each; 1 for integers of 8 bits, and for "pairs" if `whole`.
+        bits: width of the registers of "pairs" and "bytes".
+        quads: for "bytes", the number of quads whose products with codes can be summed in words of 16 bits.
+        largest: the largest magnitude of the integers.
         signed: True if the other operand of "dot" consists of signed bytes (Arm), False for unsigned ones
             (AVX512_VNNI).
     """
 
-    kind: Literal["dot", "pairs", "plain"]
+    kind: Literal["dot", "bytes", "pairs", "plain"]
     whole: bool = False
     parts: int = 2
     bits: int = 0
     signed: bool = False
+    quads: int = 0
+    largest: int = LARGEST[16]
 
     @classmethod
     def of(cls, panels: QuantizedPanels, features: Features) -> RowForm:
         """Return the form that suits a CPU."""
-        whole = panels.largest_difference * LARGEST * panels.group < 2**31
+        largest = LARGEST[features.activation_bits]
+        whole = panels.largest_difference * largest * panels.group < 2**31
+        if features.activation_bits == 8:
+            return cls._of_bytes(panels, features, largest)
         if features.int8_dot or features.signed_dot:
             return cls("dot", whole, signed=not features.int8_dot)
         if features.int16_dot:
             return cls("pairs", whole, 1 if whole else 2, features.int16_dot)
         return cls("plain")
+
+    @classmethod
+    def _of_bytes(cls, panels: QuantizedPanels, features: Features, largest: int) -> RowForm:
+        if features.int8_dot or features.signed_dot:
+            return cls("dot", True, 1, signed=not features.int8_dot, largest=largest)
+        quads = LARGEST_WORD // (2 * panels.largest_code * largest)
+        if features.int16_dot and quads:
+            return cls("bytes", True, 1, features.int16_dot, quads=quads, largest=largest)
+        if features.int16_dot:
+            return cls("pairs", True, 1, features.int16_dot, largest=largest)
+        return cls("plain", True, 1, largest=largest)
 
     def reads_signed(self, panels: QuantizedPanels) -> bool:
         """Return True if codes are read as signed numbers: codes of 8 bits, or entries of a table."""
@@ -74,7 +94,7 @@ class RowForm:
 
     @property
     def name(self) -> str:
-        return f"{'s' if self.signed else ''}{self.kind}{self.sums}"
+        return f"{'s' if self.signed else ''}{self.kind}{self.sums}{'' if self.largest == LARGEST[16] else '_8'}"
 
     @property
     def sums(self) -> int:
@@ -84,7 +104,7 @@ class RowForm:
     @property
     def quad_bytes(self) -> int:
         """Bytes of four numbers of a row."""
-        return {"dot": 8, "pairs": 8 * self.parts, "plain": 32}[self.kind]
+        return {"dot": 4, "bytes": 4, "pairs": 8, "plain": 16}[self.kind] * self.parts
 
     @property
     def head_bytes(self) -> int:
@@ -121,6 +141,22 @@ def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
     return f.shuffle(low, high, range(LANES))
 
 
+def byte_products(f: Function, bits: int, unsigned: Value, signed: Value) -> Value:
+    """Return the sums of products of two bytes, unsigned and signed, in words: i16 [32], by instructions of 256 or 512
+    bits. The sums must fit the words."""
+    a, b = f.bitcast(unsigned, BYTES), f.bitcast(signed, BYTES)
+    if bits == 512:
+        return f.intrinsic("llvm.x86.avx512.pmaddubs.w.512", [a, b], WORDS)
+    halves = [[f.shuffle(value, value, range(at, at + 2 * LANES)) for value in (a, b)] for at in (0, 2 * LANES)]
+    low, high = (f.intrinsic("llvm.x86.avx2.pmadd.ub.sw", half, vector(I16, LANES)) for half in halves)
+    return f.shuffle(low, high, range(2 * LANES))
+
+
+def sum_words(f: Function, bits: int, words: Value) -> Value:
+    """Return the sums of two neighbouring words, i32 [16]."""
+    return sum_pairs(f, bits, words, f.splat(1, 2 * LANES, I16))
+
+
 def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value:
     """Return i32 lanes plus the products of four unsigned and four signed bytes per lane, by AVX512_VNNI."""
     operands = [sums, f.bitcast(unsigned, BYTES), f.bitcast(signed, BYTES)]
@@ -144,14 +180,14 @@ def pack_block(
         head = f["out"] + loop.index * form.group_bytes(rows, quads)
         starts = [source + loop.index * (group * SIZE[dtype]) for source in sources]
         most = largest(f, starts, dtype, group)
-        inverses = f.select(most > SMALLEST, f.like(LARGEST, most) / most, 0.0)
+        inverses = f.select(most > SMALLEST, f.like(form.largest, most) / most, 0.0)
         # The last lanes may be written behind the group; the next group overwrites them.
         sums = _split_rows(f, starts, dtype, group, inverses, head + form.head_bytes * rows, form)
         folded = 0 - _fold(f, sums, form.parts * rows)
         each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
         if form.whole and form.parts == 2:
             each = [(each[0] << 8) + each[1]]
-        steps = most * (1.0 / LARGEST)
+        steps = most * (1.0 / form.largest)
         f.store(steps, head)
         for number, part in enumerate(each):
             f.store(part * zero, head + 4 * rows * (1 + number))
@@ -235,7 +271,7 @@ def _split_rows(
         # Each row has several vectors, each of which is stored beside the corresponding vectors of the other rows.
         dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
         for number, line in enumerate(dense):
-            f.store(line, at + LINE * number)
+            f.store(line, at + 4 * lanes_of(line.type) * number)
             sums = _with_sums(f, sums, line, form)
         return [sums]
 
@@ -246,8 +282,12 @@ def _split_rows(
 
 def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
     """Return the sums plus the numbers of a vector, lane by lane."""
+    if lanes_of(line.type) < LANES:
+        line = f.shuffle(line, f.splat(0, lanes_of(line.type), I32), range(LANES))
     if form.kind == "dot":
         return form.sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
+    if form.kind == "bytes":
+        return sums + sum_words(f, form.bits, byte_products(f, form.bits, f.splat(0x01010101, LANES, I32), line))
     if form.kind == "pairs":
         return sums + sum_pairs(f, form.bits, f.bitcast(line, WORDS), f.splat(1, 2 * LANES, I16))
     return sums + line
@@ -262,10 +302,12 @@ def _neighbours(f: Function, column: Sequence[Sequence[Value]]) -> list[Value]:
 def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[Value, ...]]:
     """Return 32 integers of a row in their stored form: vectors of 16 lanes in stored order. Vectors of several parts
     that are stored side by side are grouped."""
-    if form.kind == "dot":
-        return [(_as_quads(f, halves),)]
+    if form.kind in ("dot", "bytes"):
+        return [(_as_bytes(f, halves) if form.parts == 1 else _as_quads(f, halves),)]
     if form.kind == "pairs" and form.parts == 1:
         return [(_as_pairs(f, halves),)]
+    if form.parts == 1:
+        return [(f.cast("arith.sitofp", half, F32),) for half in halves]
     parts = [split(f, integers) for integers in halves]
     if form.kind == "pairs":
         return [tuple(_as_pairs(f, part) for part in zip(*parts, strict=True))]
@@ -294,6 +336,12 @@ def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
     """Return 32 integers as words of 16 bits, two in a lane: elements 0 and 2 of each four, then 1 and 3."""
     lanes = [quad + at for quad in range(0, 2 * LANES, QUAD) for at in (0, 2, 1, 3)]
     return f.bitcast(_words(f, halves, lanes), _LANES32)
+
+
+def _as_bytes(f: Function, halves: Sequence[Value]) -> Value:
+    """Return 32 integers of 8 bits as bytes, with quads in i32 lanes: 8 lanes."""
+    words = _words(f, halves, range(2 * LANES))
+    return f.bitcast(f.cast("arith.trunci", words, I8), vector(I32, LANES // 2))
 
 
 def _as_quads(f: Function, halves: Sequence[Value]) -> Value:

@@ -59,6 +59,7 @@ class TileForm:
         steps = panels.group <= TILE_ROW or panels.group % TILE_ROW == 0
         fits = panels.group % LANES == 0 and steps and panels.format.block <= _LARGEST_BLOCK
         row = RowForm.of(panels, features)
+        fits = fits and features.activation_bits == 16
         return cls(row, panels.group) if features.int8_tiles and fits and row.kind == "dot" else None
 
     @property
@@ -107,7 +108,7 @@ def _pack_group(
     f: Function, form: TileForm, dtype: str, start: Value, head: Value, rows: int, row: Value, zero: Value
 ) -> None:
     most = f.extract(largest(f, [start], dtype, form.group), 0)
-    factor = f.broadcast(f.select(most > SMALLEST, f.like(LARGEST, most) / most, 0.0), LANES)
+    factor = f.broadcast(f.select(most > SMALLEST, f.like(LARGEST[16], most) / most, 0.0), LANES)
     numbers = head + rows * form.row.head_bytes + row * form.step
     zeros = [f.splat(0, LANES, I32)] * _PARTS
     with f.loop(0, form.steps, 1, zeros) as step:
@@ -122,7 +123,7 @@ def _pack_group(
     each = [0 - f.reduce("add", added) for added in step.results]
     if form.row.whole:
         each = [(each[0] << 8) + each[1]]
-    size = most * (1.0 / LARGEST)
+    size = most * (1.0 / LARGEST[16])
     place = head + row * 4
     f.store(size, place)
     for at, total in enumerate(each):

@@ -1,4 +1,5 @@
-"""Emulated tile registers (AMX): functions keep them in memory and do what each instruction is defined to do."""
+"""Emulated instructions that this CPU may lack: tile registers (AMX), which functions keep in memory, and the products
+of bytes of AVX512_VNNI. They do what each instruction is defined to do."""
 
 from __future__ import annotations
 
@@ -26,6 +27,15 @@ class _Emulated(Function):
         inlined = self.inlined
         self._tiles, self._shapes = self.stack(8 * _TILE), dict[int, tuple[int, int]]()
         self.inlined = inlined
+
+    def intrinsic(self, name: str, operands: Sequence[Value], result: str) -> Value:
+        if name != "llvm.x86.avx512.vpdpbusd.512":
+            return super().intrinsic(name, operands, result)
+        total, unsigned, signed = (self.bitcast(operand, _LANES32) for operand in operands)
+        for byte in range(4):
+            number = self.binary("arith.shrsi", signed << (24 - 8 * byte) if byte < 3 else signed, 24)
+            total = total + (unsigned >> (8 * byte) & 255 if byte else unsigned & 255) * number
+        return total
 
     def configure_tiles(self, shapes: Sequence[tuple[int, int]], where: Value) -> None:
         assert len(shapes) <= 8
