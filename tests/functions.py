@@ -19,6 +19,7 @@ from unittest import mock
 from sscc.ir.schedule import Program
 from sscc.runtime.backends.cpu import backend
 from sscc.runtime.backends.cpu.codegen import machine_code as making
+from sscc.runtime.backends.cpu.codegen.features import Features
 from sscc.runtime.backends.cpu.codegen.mlir import Module
 from sscc.runtime.backends.cpu.plan import library
 from sscc.runtime.backends.cpu.plan.library import NativeCode, cached_code, code_key, make_code, schedule_digest
@@ -88,13 +89,17 @@ class Programs:
         self._making = threading.Lock()
 
     def __call__(
-        self, program: Program, schedule: str | None = None, packings: Mapping[str, PanelPacking] | None = None
+        self,
+        program: Program,
+        schedule: str | None = None,
+        packings: Mapping[str, PanelPacking] | None = None,
+        features: Features | None = None,
     ) -> NativeCode:
         if library._optimisation():
-            return cached_code(program, schedule, packings)
-        key = code_key(schedule or schedule_digest(program))
+            return cached_code(program, schedule, packings, features)
+        key = code_key(schedule or schedule_digest(program), features)
         with self._making:
-            code = self._kept.pop(key, None) or make_code(program, packings=packings)
+            code = self._kept.pop(key, None) or make_code(program, features, packings=packings)
             self._kept[key] = code
             if len(self._kept) > 64:
                 del self._kept[next(iter(self._kept))]

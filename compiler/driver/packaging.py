@@ -122,7 +122,7 @@ def _write_weights(
         return WeightsRecord("embedded", writer.write_weights(layout, read))
     if options.weights == "embed":
         digest = writer.write_weights(layout, read, packer.packings)
-        return WeightsRecord("embedded", digest, packer.name, tuple(sorted(packer.packings)))
+        return WeightsRecord("embedded", digest, packer.packer, tuple(sorted(packer.packings)))
     check_referable(checkpoint.path)
     digest = digest_of(layout, read) if packed is None else packed()
     remember(digest, checkpoint.path)

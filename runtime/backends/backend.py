@@ -37,11 +37,13 @@ class Backend(Protocol):
     """A backend for one program.
 
     Attributes:
-        name: name of the backend in `--interpreter`, `--pack-for` and manifests.
+        name: name of the backend in `--interpreter` and `--pack-for`.
+        packer: name of the backend whose packing of weights it uses, as manifests have it.
         tile_rows: number of rows of a matrix that it packs together. Tiles are multiples of it if that costs little.
     """
 
     name: str
+    packer: str
     tile_rows: int
 
     @property

@@ -18,10 +18,11 @@ class BackendErrors(ErrorKind):
     UNKNOWN = UsageError, "there is no interpreter {name!r}; there are {known}"
 
 
-NATIVE, REFERENCE = "native", "reference"
+NATIVE, NATIVE_INT8, REFERENCE = "native", "native-int8", "reference"
 DEFAULT_BACKEND = NATIVE
 _CLASSES = {
     NATIVE: "sscc.runtime.backends.cpu.backend:Cpu",
+    NATIVE_INT8: "sscc.runtime.backends.cpu.backend:Int8Cpu",
     REFERENCE: "sscc.runtime.backends.reference.backend:Reference",
 }
 """Module and class of each backend. They are imported by name, because backends are in a higher layer, and

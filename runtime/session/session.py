@@ -703,7 +703,7 @@ def interpreter_of(
     """
     backend = artifact.backend(interpreter)
     # Weights that were packed for this backend are mapped; others are packed now.
-    packed = artifact.packer == backend.name
+    packed = artifact.packer == backend.packer
     return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
 
 

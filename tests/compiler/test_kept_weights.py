@@ -261,6 +261,15 @@ def test_weights_of_f16_are_held_along_either_axis(tmp_path: Path) -> None:
     assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
+def test_activations_are_rounded_to_8_bits_where_asked_for(mixed_file: Path, tmp_path: Path) -> None:
+    """After the prompt: later rows may differ by what the end of the prompt selects."""
+    artifact = Artifact.load(sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="keep", **SHAPE).path)
+    expected, rounded = expected_logits(mixed_file)[:1], logits(artifact, "native-int8")[:1]
+    assert 1e-3 < difference(rounded, expected) < 3e-2
+    assert np.corrcoef(rounded.flatten(), expected.flatten())[0, 1] > 0.999
+    assert artifact.packer == artifact.backend("native-int8").packer == "native"
+
+
 def test_codes_are_the_checkpoints(mixed_file: Path, tmp_path: Path) -> None:
     """Rows of Llama's queries are in another order in a .gguf; scales are its own f16."""
     numbers = write_gguf(tmp_path / "again.gguf", mixed)

@@ -16,7 +16,7 @@ from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 class Reference:
     """See `sscc.runtime.backends.backend.Backend`."""
 
-    name = "reference"
+    name = packer = "reference"
     tile_rows = 1
 
     def __init__(self, program: Program) -> None:

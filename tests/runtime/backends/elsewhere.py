@@ -41,7 +41,7 @@ def registered() -> Iterator[None]:
 class Elsewhere:
     """See `Backend`. Weights lie as the schedule has them, and tiles have a size of its own."""
 
-    name = NAME
+    name = packer = NAME
     tile_rows = 3
 
     def __init__(self, program: Program) -> None:

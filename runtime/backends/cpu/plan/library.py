@@ -91,20 +91,22 @@ class NativeCodeErrors(ErrorKind):
 # ------------------------------------------------------------------------------------------------------------- keys
 
 
-def code_key(schedule: str) -> str:
+def code_key(schedule: str, features: Features | None = None) -> str:
     """Return the name of a schedule's code in the cache of this machine. It changes with everything that the code
     depends on.
 
     Args:
         schedule: sha256 of the schedule's file form.
+        features: as in `make_code`.
     """
-    chosen = Features.chosen()
+    chosen = Features.chosen() if features is None else features
     depends_on = [
         schedule,
         generator_digest(),
         importlib.metadata.version(LLVM),
         _native.architecture(),
         [chosen.cpu, *sorted(chosen.extensions)],
+        chosen.activation_bits,
         _optimisation(),
     ]
     return _digest(json.dumps(depends_on).encode())[:32]
@@ -165,7 +167,10 @@ def make_code(
 
 
 def cached_code(
-    program: Program, schedule: str | None = None, packings: Packings | None = None
+    program: Program,
+    schedule: str | None = None,
+    packings: Packings | None = None,
+    features: Features | None = None,
 ) -> NativeCode:
     """Return the program's code from the user's cache. If the cache has none, or its file is damaged, compile the code
     and store it there.
@@ -175,49 +180,50 @@ def cached_code(
     Args:
         schedule: sha256 of the program's file form; None to compute it.
         packings: packings of the weights; None for the result of `packed_weights`.
+        features: as in `make_code`.
 
     Raises UnsafeCacheError if another user could have written to the cache, and InputError if native code does not
     support the program.
     """
-    key = code_key(schedule or schedule_digest(program))
+    key = code_key(schedule or schedule_digest(program), features)
     code = _kept(key)
     if code is not None:
         return code
     _LOGGER.info("compiling the schedule for this CPU")
     try:
-        return _parsed(_keep(program, key, packings))
+        return _parsed(_keep(program, key, packings, features))
     except (OutputError, InputError) as error:
         if isinstance(error, InputError) and error.kind not in (NativeCodeErrors.DAMAGED, NativeCodeErrors.NOT_LOADED):
             raise
         _LOGGER.info(f"its code is not kept and will be made again in every run: {error}")
-        return make_code(program, packings=packings)
+        return make_code(program, features, packings=packings)
 
 
-def keep_code(program: Program, packings: Packings | None = None) -> None:
+def keep_code(program: Program, packings: Packings | None = None, features: Features | None = None) -> None:
     """Store a program's code in the user's cache for later runs, unless it is there already.
 
     Raises the errors of `cached_code`, and OutputError if there is no linker, it fails, or the cache cannot be written.
     """
-    key = code_key(schedule_digest(program))
+    key = code_key(schedule_digest(program), features)
     if _kept(key) is None:
-        _keep(program, key, packings)
+        _keep(program, key, packings, features)
 
 
-def _keep(program: Program, key: str, packings: Packings | None) -> bytes:
+def _keep(program: Program, key: str, packings: Packings | None, features: Features | None) -> bytes:
     """Compile a program and write its code to the cache. Return the file's contents. Raises OutputError."""
     make_cache_folder(NATIVE)  # before the compilation, which takes seconds
-    data = _file(program, packings)
+    data = _file(program, packings, features)
     with replacing_cached(_name(key)) as file:
         file.write(data)
     return data
 
 
-def _file(program: Program, packings: Packings | None = None) -> bytes:
+def _file(program: Program, packings: Packings | None = None, features: Features | None = None) -> bytes:
     from sscc.runtime.backends.cpu.codegen.machine_code import link
 
     if not can_link():
         raise NativeCodeErrors.NO_LINKER(linker=LINKER)
-    compiled, names, plan = _generate(program, None, None, Module(), packings)
+    compiled, names, plan = _generate(program, features, None, Module(), packings)
     try:
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "code.so"

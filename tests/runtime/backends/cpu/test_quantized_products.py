@@ -45,7 +45,9 @@ EMULATED = {"tiles"}
 if "avx2" in FEATURES["host"].extensions and not FEATURES["host"].int8_dot:
     FEATURES["vnni"] = Features("", FEATURES["host"].extensions | {"avx512_vnni"})
     EMULATED.add("vnni")
-BYTES = {f"{kind}, 8 bits": replace(features, activation_bits=8) for kind, features in FEATURES.items() if kind != "tiles"}
+BYTES = {
+    f"{kind}, 8 bits": replace(features, activation_bits=8) for kind, features in FEATURES.items() if kind != "tiles"
+}
 """The same CPUs, whose products round the left operand to 8 bits."""
 
 
