@@ -43,10 +43,12 @@ class Perplexity:
         return asdict(self) | {"difference": self.difference}
 
 
-def measure(file: Path, text: Path, threads: int, chunks: int) -> Perplexity:
+def measure(file: Path, text: Path, threads: int, chunks: int, interpreter: str = FASTEST) -> Perplexity:
     """Measure a file on the first chunks of a text. Raises RunnerError if llama-perplexity fails."""
-    say(f"{file.stem}: perplexity")
-    return Perplexity(file.stem, _ours(file, text, threads, chunks), _llama(file, text, threads, chunks))
+    name = file.stem if interpreter == FASTEST else f"{file.stem}, {interpreter}"
+    say(f"{name}: perplexity")
+    ours, llama = _ours(file, text, threads, chunks, interpreter), _llama(file, text, threads, chunks)
+    return Perplexity(name, ours, llama)
 
 
 def render(measured: list[Perplexity]) -> str:
@@ -56,9 +58,9 @@ def render(measured: list[Perplexity]) -> str:
     return "\n".join(lines)
 
 
-def _ours(file: Path, text: Path, threads: int, chunks: int) -> float:
+def _ours(file: Path, text: Path, threads: int, chunks: int, interpreter: str) -> float:
     options = ("--batch", SLOTS, "--max-context", CHUNK, "--kv-budget", CHUNK, "--weights", "reference")
-    session = sscc.load(compiled(file, "perplexity", options), interpreter=FASTEST, threads=threads)
+    session = sscc.load(compiled(file, "perplexity", options), interpreter=interpreter, threads=threads)
     ids = encode(session.tokenizer, text.read_text())
     total, count = 0.0, 0
     for start in range(0, chunks, SLOTS):

@@ -24,21 +24,28 @@ from benchmarks.command import parser, run
 from benchmarks.decode import workload
 from benchmarks.gguf_files import FILES, GgufFile
 from benchmarks.harness import PeerResult, Workload
-from benchmarks.peers.registry import AS_STORED, PEERS
+from benchmarks.peers.registry import AS_STORED, INT8_ACTIVATIONS, PEERS, Peer
 from benchmarks.quality import essays
+from sscc.runtime.backends.registry import NATIVE, NATIVE_INT8
 
 BLOCK = "benchmarks/files.py"
 PARTS = ("speed", "start", "perplexity")
 DECODE = ("1x128", "1x4096", "8x128")
 PREFILL = (512, 2048)
-RUNNERS = tuple(replace(peer, precisions=(AS_STORED,)) for peer in PEERS if peer.name in ("sscc", "llama.cpp"))
+_KNOWN = {peer.name: peer for peer in PEERS}
+LLAMA = replace(_KNOWN["llama.cpp"], precisions=(AS_STORED,))
+OURS = {
+    NATIVE: replace(_KNOWN["sscc"], precisions=(AS_STORED,)),
+    NATIVE_INT8: replace(_KNOWN["sscc"], name="sscc, native-int8", precisions=(INT8_ACTIVATIONS,)),
+}
+"""sscc by its interpreter."""
 
 
-def render(results: Sequence[PeerResult]) -> str:
-    """Return the table of speeds: a row for each file and program, and a row of their ratios."""
+def render(results: Sequence[PeerResult], ours: Sequence[Peer]) -> str:
+    """Return the table of speeds: a row for each file and program, and rows of the ratios to llama.cpp."""
     workloads = list(dict.fromkeys(result.workload for result in results))
     cells = {(result.model, result.peer, result.workload): result for result in results}
-    peers = [peer.name for peer in RUNNERS]
+    peers = [peer.name for peer in (*ours, LLAMA)]
     lines = [
         "| " + " | ".join(["file", "", *(each.label for each in workloads), "read GB/s"]) + " |",
         "|" + "|".join(["---", "---", *("---:" for _ in workloads), "---:"]) + "|",
@@ -49,8 +56,9 @@ def render(results: Sequence[PeerResult]) -> str:
             known = [result for result in row if result is not None]
             figures = [table.cell(result) for result in row]
             lines.append("| " + " | ".join([name, peer, *figures, table.calibration(known)]) + " |")
-        ratios = [_ratio(*(cells.get((name, peer, each)) for peer in peers)) for each in workloads]
-        lines.append("| " + " | ".join([name, "ratio", *ratios, ""]) + " |")
+        for number, peer in enumerate(peers[:-1]):
+            ratios = [_ratio(cells.get((name, peer, each)), cells.get((name, LLAMA.name, each))) for each in workloads]
+            lines.append("| " + " | ".join([name, f"ratio of {peer}" if number else "ratio", *ratios, ""]) + " |")
     return "\n".join(lines)
 
 
@@ -77,6 +85,9 @@ def speed_parser(
     shown = " ".join(map(str, tokens))
     options.add_argument("--tokens", nargs="*", type=int, default=tokens, metavar="N", help=f"prompt lengths ({shown})")
     options.add_argument("--steps", type=int, default=32, help="decode steps of a measurement (32)")
+    options.add_argument(
+        "--interpreters", nargs="+", default=[NATIVE], choices=tuple(OURS), metavar="NAME", help=", ".join(OURS)
+    )
     return options
 
 
@@ -102,8 +113,9 @@ class Report:
         words = self._words
         cases = [workload(case, words.steps) for case in words.cases]
         cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
-        done = run(words, cases, peers=RUNNERS, subject=lambda name: files[name])
-        texts = render(done.results), *table.notes(done.results, done.skipped)
+        ours = [OURS[name] for name in words.interpreters]
+        done = run(words, cases, peers=(*ours, LLAMA), subject=lambda name: files[name])
+        texts = render(done.results, ours), *table.notes(done.results, done.skipped)
         self.add("speed", [result.record() for result in done.results], *texts)
 
     def publish(self, block: str) -> None:
@@ -128,7 +140,11 @@ def main() -> None:
         starts = [file_starts.measure(file, words.threads, words.repeats) for file in files]
         report.add("start", [each.record() for each in starts], file_starts.render(starts))
     if "perplexity" in words.parts:
-        perplexities = [file_perplexity.measure(file, essays(), words.threads, words.chunks) for file in files]
+        perplexities = [
+            file_perplexity.measure(file, essays(), words.threads, words.chunks, interpreter)
+            for file in files
+            for interpreter in words.interpreters
+        ]
         report.add("perplexity", [each.record() for each in perplexities], file_perplexity.render(perplexities))
     report.publish(BLOCK)
 

@@ -15,8 +15,8 @@ from random import Random
 
 import sscc
 from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
-from benchmarks.peers.registry import ROOT
-from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from benchmarks.peers.registry import AS_STORED, INT8_ACTIVATIONS, ROOT
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, NATIVE_INT8
 from sscc.runtime.session.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")
@@ -27,7 +27,8 @@ OPTIONS = {
     "bf16-kv8": ("--dtype", "bf16", "--weights", "reference", "--kv-dtype", "int8"),
     "int8": ("--dtype", "bf16", "--weights", "reference,int8"),
     "int8-kv8": ("--dtype", "bf16", "--weights", "reference,int8", "--kv-dtype", "int8"),
-    "as stored": ("--weights", "reference"),
+    AS_STORED.dtype: ("--weights", "reference"),
+    INT8_ACTIVATIONS.dtype: ("--weights", "reference"),
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
 """Options of `sscc compile` by type of weights. "kv8" stands for int8 cache rows."""
@@ -51,7 +52,7 @@ class Ours(Stepper):
         if self._session is None or self._loaded != (batch, context):
             self._session = None  # frees the weights before others are loaded
             path = artifact(self.setup.model, self.setup.dtype, batch, context)
-            self._session = sscc.load(path, interpreter=FASTEST, threads=self.setup.threads)
+            self._session = sscc.load(path, interpreter=interpreter_of(self.setup.dtype), threads=self.setup.threads)
             self._loaded = (batch, context)
         self._session.reset()
         return self._session
@@ -73,6 +74,11 @@ class Ours(Stepper):
 
     def prompt(self, tokens: int) -> None:
         self.session(1, tokens).prefill(0, token_ids(tokens))
+
+
+def interpreter_of(dtype: str) -> str:
+    """Return the name of the interpreter for a type of weights."""
+    return NATIVE_INT8 if dtype == INT8_ACTIVATIONS.dtype else FASTEST
 
 
 def artifact(model: Path, dtype: str, batch: int, context: int) -> Path:

@@ -6,7 +6,7 @@ install.py installs exactly the pinned versions, so that tables can be reproduce
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +65,8 @@ BF16 = Precision("bf16", 16, 16)
 
 AS_STORED = Precision("as stored", 0, 16)
 """The types of a quantized file, whose size is that of its weights."""
+INT8_ACTIVATIONS = replace(AS_STORED, dtype="as stored, int8 activations")
+"""The same, with `--interpreter native-int8`."""
 
 PEERS = (
     Peer(

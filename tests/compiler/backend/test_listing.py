@@ -118,7 +118,7 @@ PROGRAM = Program(
     grid=(2, 4),
 )
 LINES = """\
-schedule: 1 kernels, 2 bodies, 128 bytes of working memory on each of 2x4 ranks, format 12
+schedule: 1 kernels, 2 bodies, 128 bytes of working memory on each of 2x4 ranks, format 13
   hbm 0x0000000000 input     f32  2x3                  x
   hbm 0x0000000080 weight    bf16 2x3                  w (part of a rank: 2:12/4)
 KERNEL decode_layer.looped    -- model.layers.0 model.py:9
