@@ -34,7 +34,7 @@ from sscc.runtime.backends.collectives.group import ALONE, Group
 class KeptRowErrors(ErrorKind):
     RANKS_MISSING = (
         UsageError,
-        "a slot cannot be copied by {present} of the program's ranks, because {ranks} ranks divide the slots' rows",
+        "the slots' rows are divided over {ranks} ranks, so {present} ranks of the program cannot copy a slot",
     )
 
 

@@ -95,13 +95,14 @@ def eager_model(model: Callable[..., PreTrainedModel], family: str) -> PreTraine
 def artifacts_in(
     folder: Path, model: Callable[[str, str], PreTrainedModel], geometry: Callable[[str, str], Geometry], first: str
 ) -> Artifacts:
-    """`artifacts(family, way, opt_level, dtype)`: compiled once. Beside it lie the checkpoint, FAMILY.DTYPE, and the
-    dump of level graph, FAMILY.WAY.DTYPE.graph.mlir.
+    """Return `artifacts(family, way, opt_level, dtype)`, which compiles each artifact once.
+
+    `folder` also gets the checkpoint, FAMILY.DTYPE, and the dump of level graph, FAMILY.WAY.DTYPE.graph.mlir.
 
     Args:
-        model: of a family and a dtype.
-        geometry: of a family and a way to keep rows. A model is captured once, for the `first` way, and lowered once
-            for each.
+        model: returns the model of a family and a dtype.
+        geometry: returns the geometry of a family and a way to keep rows. A model is captured once, for the `first`
+            way, and lowered once for each way.
     """
 
     @cache
@@ -302,7 +303,7 @@ def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> N
     sums = [part.nbytes for name, part in rows.items() if name.startswith("log_sum_exp")]  # which not every program has
     assert chunks[0].nbytes - sum(sums) == session.signature.chunk_bytes + session.signature.carried_bytes
     for count in (*kept_chunks, session.reusable_chunks(len(prompt))):
-        session.prefill(0, random_tokens(4 * chunk + 1, seed=3))  # another prompt, whose rows are in slot and scratch
+        session.prefill(0, random_tokens(4 * chunk + 1, seed=3))  # leaves rows of another prompt in slot and scratch
         session.start_prefill(0, prompt, [chunks[number] for number in range(count)])
         while not session.step_prefill(5):
             pass

@@ -52,14 +52,14 @@ class IndependentSnapStream:
 
     @torch.no_grad()
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        """Full attention over the prompt, then the choice of what stays; logits [V] of the last token."""
+        """Run full attention over the prompt, choose the rows that stay, and return the logits [V] of the last token."""
         self.cache = DynamicCache()
         out = self.model(
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
         )
         self.position = self.prompt_len = len(prompt)
         keys = [layer.keys[0] for layer in self.cache.layers]
-        # The last layers may have none of their own, and see what the one sees whose keys they have.
+        # The last layers may share the keys of an earlier layer, and then also its choice.
         attended = enumerate(zip(out.attentions, keys, strict=False))
         self.choices = [self._choose(weights[0], own, self.topk_in(layer)) for layer, (weights, own) in attended]
         self.choices += [self.choices[-1]] * (len(out.attentions) - len(keys))
@@ -68,7 +68,7 @@ class IndependentSnapStream:
 
     @torch.no_grad()
     def decode(self, token: int, position: int | None = None) -> Tensor:
-        """Feeds a token at `position` (the next one if None; an earlier one is replayed); logits [V]."""
+        """Feed a token at `position` (default: the next one; an earlier one is replayed) and return its logits [V]."""
         at = self.position if position is None else position
         for layer in self.cache.layers:
             layer.keys, layer.values = layer.keys[:, :, :at], layer.values[:, :, :at]

@@ -54,8 +54,8 @@ def write(folder: Path, config: PreTrainedConfig, state: dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """`stored(head, ..)`: a Llama whose head is stored with "other" values than the embedding, "equal" ones, or not
-    at all (""), or alone."""
+    """Return `stored(head, ..)`, which stores a Llama whose head has other values than the embedding ("other"), equal
+    ones ("equal"), or is missing (""), or is stored in place of the embedding."""
 
     def stored(head: str, *, tied: bool = True, embedding: bool = True, form: str = "safetensors") -> Path:
         config = LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=tied)

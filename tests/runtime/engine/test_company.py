@@ -93,7 +93,7 @@ def plans(draw: st.DrawFn) -> list[Planned]:
 
 @dataclass
 class Director:
-    """An interpreter that submits and cancels what is planned, before its calls."""
+    """An interpreter that submits and cancels the planned requests before its calls."""
 
     interpreter: Interpreter
     plan: list[Planned] = field(default_factory=list)
