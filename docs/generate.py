@@ -385,7 +385,7 @@ def _machine() -> Iterator[str]:
 
 
 def _letters() -> str:
-    """What the letters of shapes stand for."""
+    """Return the meanings of the letters in shapes."""
     text = (operations.__doc__ or "").partition("Letters: ")[2]
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -1,4 +1,4 @@
-"""Tiny random decoders, one per feature that a family of models brings, and what it takes to compile and run them."""
+"""Tiny random decoders, one per feature of a family of models, and the options that compile and run them."""
 
 from __future__ import annotations
 
@@ -422,7 +422,8 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def feed(session: TorchSession, prompt: Sequence[int], tokens: Sequence[int], slot: int = 0) -> Tensor:
-    """Logits [1 + len(tokens), V]: after the prompt, then after each of `tokens`, which are given, not chosen."""
+    """Return the logits [1 + len(tokens), V] after the prompt and after each of `tokens`, which are fed without
+    sampling."""
     rows = [session.prefill(slot, prompt)]
     rows += [session.decode({slot: token})[slot].clone() for token in tokens]
     return torch.stack(rows)

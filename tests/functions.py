@@ -44,12 +44,12 @@ class Functions:
         return SharedJit(module, cpu, self)
 
     def addresses(self, module: Module, cpu: str) -> dict[str, int]:
-        """Where each exported function is in memory, for as long as this object lives."""
+        """Return the address of each exported function, valid while this object lives."""
         texts = {name: function.text() for name, function in module._functions.items()}
         callees = {name: list(dict.fromkeys(_CALLED.findall(text))) for name, text in texts.items()}
         digests = {name: _digest(text) for name, text in texts.items() if not module.get(name).exported}
         parts = {name: _reached(name, callees) for name in module.exported}
-        # What is exported may have another name elsewhere, and nothing of the module calls it.
+        # An exported function may have another name in another module, and no function of the module calls it.
         own = {name: _digest(texts[name].replace(f'@"{name}"', '@""', 1)) for name in parts}
         keys = {name: (cpu, own[name], *(digests[part] for part in parts[name][1:])) for name in parts}
         missing = {key: name for name, key in keys.items() if key not in self._kept}

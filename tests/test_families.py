@@ -27,8 +27,8 @@ from tests.tiny_configs import MOST_USED, VARIATIONS, variations
 
 NEW_TOKENS = 64
 EXACT_TOKENS = 30
-"""How many are compared one by one with transformers' own, to the last row of sinks and ring. In bf16 errors are means,
-over more of them."""
+"""Number of tokens compared one by one with transformers' own, up to the last row of sinks and ring. In bf16 the mean
+error of more tokens is compared."""
 SELECTED_STEPS = 10
 
 

@@ -38,8 +38,8 @@ TOPK = ["--kv-sink", "4", "--kv-recent", "64", "--kv-topk", "444"]
 STREAMING = ["--kv-sink", "12", "--kv-recent", "500", "--kv-topk", "0"]  # 504 recents would reach the key
 
 NEAR_TIE = 1e-3
-"""Where the golden's two largest logits are nearer than this, another token is no error. Eager PyTorch's logits and the
-interpreter's differ by 5e-5 on the long prompt (f32)."""
+"""If the golden's two largest logits differ by less than this, another token is not an error. The logits of eager
+PyTorch and of the interpreter differ by 5e-5 on the long prompt (f32)."""
 
 
 # ------------------------------------------------------------------------------------------- compiled once
@@ -85,7 +85,7 @@ REPORTS: dict[tuple[Path, str], dict[str, Any]] = {}
 
 
 def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `sscc run --json` prints for one of PROMPTS; run once."""
+    """Return the output of `sscc run --json` for one of PROMPTS; it is run once."""
     if (artifact, prompt) not in REPORTS:
         REPORTS[artifact, prompt] = _report(artifact, prompt, capsys)
     return REPORTS[artifact, prompt]

@@ -260,7 +260,7 @@ def _path(model: PreTrainedModel, part: torch.nn.Module | None) -> str:
 
 
 def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
-    """Return the model's names of what a checkpoint holds, by transformers' own rules."""
+    """Return the model's names of the tensors in a checkpoint, by transformers' own rules."""
     names = list(stored)
     if causal_class(config) is None:
         return StoredNames({name: name for name in names})

@@ -1,4 +1,4 @@
-"""The published configs: they have the sizes that their models are known by, and are admitted; the table."""
+"""The published configs have the sizes that their models are known for, and are admitted; the table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ PARAMETERS = {
     "qwen3.5-35b-a3b": 34.7,
     "recurrentgemma-2b": 2.01,
 }
-"""G weights of what is compiled, a text decoder without layers that predict further tokens. Model cards round them."""
+"""Billions of weights of the compiled text decoder, without layers that predict further tokens. Model cards round
+them."""
 KINDS = {
     "gemma-3-27b": (0, 5, 59, 61),
     "gpt-oss-120b": (0, 1, 34, 35),

@@ -1,4 +1,4 @@
-"""The load on servers: what is asked, and what is counted."""
+"""The load on servers: its requests and its counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of stacks of layers share: tiny models, what is compiled of them, and sessions that are fed tokens."""
+"""Shared parts of the tests of layer stacks: tiny models, their artifacts, and sessions that are fed tokens."""
 
 from __future__ import annotations
 
@@ -288,8 +288,12 @@ def check_in_pieces(session: Session) -> None:
 
 
 def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> None:
-    """A prompt that goes on from the kept rows of so many of its first chunks, or of all that can be, has the logits of
-    the whole one, bit for bit: its own, and those of `new` tokens after it."""
+    """Check that a prompt that continues from kept rows has the logits of the whole prompt, bit for bit: its own, and
+    those of `new` tokens after it.
+
+    Args:
+        kept_chunks: numbers of first chunks whose rows are kept; the largest possible number is checked, too.
+    """
     chunk = session.signature.prefill_chunk
     prompt, tokens = random_tokens(5 * chunk + 3), random_tokens(new, seed=2)
     expected = fed(session, prompt, tokens)

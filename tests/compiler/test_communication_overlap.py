@@ -38,7 +38,7 @@ MODELS: dict[str, PreTrainedConfig] = {
     ),
 }
 SLOW_UNITS = {"f32_flops": 1e9, "bf16_flops": 1e9, "socket.bandwidth": 1e6}
-"""Of a machine on which what a rank computes takes about as long as what it sends."""
+"""A machine on which a rank computes for about as long as it communicates."""
 
 
 def machine(latency: float) -> Target:

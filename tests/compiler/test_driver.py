@@ -396,7 +396,7 @@ def test_another_checkpoint_is_another_model(dumps: Path, direct: Path, tmp_path
 
 
 def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
-    """The config alone gives the same program; weights are given when it runs."""
+    """The config alone gives the same program; the weights are supplied when it runs."""
     bare = tmp_path / "config-only"
     bare.mkdir()
     shutil.copy(model / "config.json", bare)

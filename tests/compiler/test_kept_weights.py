@@ -546,7 +546,7 @@ def test_weights_stream_through_less_memory_than_they_take(kind: str, memory: in
     write_config(tmp_path, LARGE, CASES["packed4"][0])
     assert (tmp_path / "model.safetensors").stat().st_size > 58e6
     arguments = [sys.executable, "-c", LIMITED, str(tmp_path), kind, str(memory << 20)]
-    # What is freed goes back to the system, so that the limit is one of what is held.
+    # Freed memory returns to the system, so that the limit applies to the memory in use.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]

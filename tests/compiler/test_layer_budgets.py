@@ -201,7 +201,7 @@ def test_the_definition_selects_by_the_layer() -> None:
 
 
 def test_the_model_counts_the_rows_of_each_layer(artifacts: Artifacts) -> None:
-    """A step reads as many rows as the layers have, not as many as the window of the largest budget shows of each."""
+    """A step reads the rows that each layer has, not the rows of the largest budget for all layers."""
     ours, alike = (inspect_artifact(loaded(artifacts("llama", way))) for way in ("compact", "alike"))
     rows = sum(8 + budget for budget in BUDGETS["llama"])
     assert alike.decode_traffic_bytes - ours.decode_traffic_bytes == BATCH * ROW * (4 * 28 - 4 * round(rows / 4))

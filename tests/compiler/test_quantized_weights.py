@@ -85,7 +85,7 @@ def logits(running: TorchSession) -> Tensor:
 
 
 def quantized_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
-    """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
+    """Return the model with the dequantized values in every weight of a product; the embedding is unchanged."""
     model = deepcopy(random_model(family))
     for module in model.modules():
         if not isinstance(module, torch.nn.Linear | Conv1D):

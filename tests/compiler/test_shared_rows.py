@@ -22,7 +22,7 @@ KINDS = {
     "query": replace(SMALL, rows="indexed", policy="query", key_bits=2),
 }
 LEVELS = {"compact": (0, 1, 2)}
-"""Of the others -O2 alone is compiled."""
+"""Levels compiled per way to keep rows; only -O2 for ways that are not listed."""
 TOLERANCE, CLOSE = 1e-4, 1e-5
 """Of a row of logits: sums in another order than PyTorch's, and of levels and interpreters among themselves."""
 

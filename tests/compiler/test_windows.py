@@ -273,7 +273,7 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
 def test_a_prompt_continues_another_bit_for_bit(
     family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
-    """From a chunk before the first window is full, and from one behind several."""
+    """A prompt continues after a chunk before the first window is full, and after one behind several windows."""
     check_continued(opened(artifacts(family, kept, opt_level), interpreter), (1,), 3)
 
 

@@ -285,7 +285,7 @@ class Artifacts(Target):
         return f"{damage.__name__}: {'the same' if tokens == self._tokens else 'others'}"
 
     def _execute(self, path: Path) -> list[int]:
-        """What `sscc run`, `serve` and `inspect` read of an artifact. Returns its tokens."""
+        """Run an artifact as `sscc run`, `serve` and `inspect` do. Returns its tokens."""
         from sscc.compiler.driver.sessions import open_session
         from sscc.compiler.tools.commands.engines import tokenizer_and_template
         from sscc.compiler.tools.inspection.inspection import inspect_artifact

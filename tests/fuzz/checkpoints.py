@@ -280,7 +280,7 @@ def _edit_archive(path: Path, rng: random.Random) -> str:
 
 
 def _edit_text(path: Path, rng: random.Random) -> str:
-    """Changes a dump as a person would: a number, a word, a line."""
+    """Change a number, a word or a line of a dump, as in an editor."""
     lines = path.read_text().splitlines()
     at = rng.randrange(len(lines))
     words = lines[at].split(" ")
@@ -313,7 +313,7 @@ def _edit_text(path: Path, rng: random.Random) -> str:
 
 
 def _use(case: Path, rng: random.Random) -> None:
-    """What `sscc compile` would do with the input."""
+    """Process the input as `sscc compile` does."""
     form = sorted(path for path in case.iterdir() if not path.name.startswith("beside-"))[0]
     if form.suffix == ".mlir":
         return _use_dump(form, rng)

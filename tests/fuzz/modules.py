@@ -74,7 +74,7 @@ class Edits:
         return f"{op.name} has another reader"
 
     def left_out(self) -> str:
-        """What reads an operation reads one of its operands, or another value of the type, instead."""
+        """Replace an operation's result in its readers by one of its operands, or another value of the type."""
         op = self.draw.choice(self._ops)
         result = self.draw.choice(list(op.results))
         others = self._before(op, result.type)

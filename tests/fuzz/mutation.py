@@ -50,7 +50,7 @@ class JsonPlace:
 
 @dataclass(frozen=True)
 class Change:
-    """What a mutation did."""
+    """Description of a mutation."""
 
     path: Path
     old: Json
@@ -157,7 +157,7 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
 
 
 def places(data: dict[str, Json]) -> list[tuple[JsonPlace, Json]]:
-    """Every place of a schedule's tree and what is there, the root aside."""
+    """Return every place of a schedule's tree with its value, except the root."""
     places: list[tuple[JsonPlace, Json]] = []
     _walk(data, (), "Program", places)
     return places

@@ -172,8 +172,9 @@ class Schedules(Target):
         return self._prepared[base.name]
 
     def _check(self, base: Base) -> None:
-        """That a base is a good one, before the first of its mutants runs; the code of its bodies is kept for them.
-        One whose quantized keys lie between two codes decides little, and is none the worse."""
+        """Check a base before its first mutant runs; the code of its bodies is kept for the mutants.
+
+        A base whose keys lie halfway between two codes may give either result, which is not an error."""
         if base.name in self._checked:
             return
         admit(base.program, base.situation)
@@ -191,7 +192,7 @@ def _kind(outcome: str) -> str:
 
 
 class _Prepared:
-    """A base as data, and what each record of its lists was decoded to, so that a mutant decodes only what is new."""
+    """A base as data, with the decoded record of each item of its lists, so that a mutant decodes only new items."""
 
     def __init__(self, program: Program) -> None:
         self._data: dict[str, Json] = json.loads(program.to_json())

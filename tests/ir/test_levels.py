@@ -1,4 +1,4 @@
-"""What a module says about itself, and what each level may hold."""
+"""The facts that a module records about itself, and the operations that each level permits."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_damaged_notes_of_groups_beside_others(layers: tuple[int, ...], beside: 
 
 
 LAYERED = GEOMETRY.with_layers([3, 1])
-"""Of a module of three layers, one of which attends within a window."""
+"""Budgets of a module of three layers, one of which attends within a window."""
 
 
 def test_a_geometry_of_layers_survives_printing() -> None:
@@ -173,7 +173,7 @@ def test_layers_with_a_window_have_no_budget(windowed: int) -> None:
 
 
 def test_groups_have_the_budgets_of_their_own_layers() -> None:
-    """Where heads differ too, say: two groups are governed by the same list."""
+    """If heads differ too, for example, the same list applies to two groups."""
     layered = GEOMETRY.with_layers([3, 1, 2])
     module = ir.Module.create()
     set_facts(module, FACTS, layered)

@@ -33,7 +33,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def save_tiny_llama(folder: Path, seed: int = 0, tokenizer: Tokenizer | None = None, **config: Any) -> Path:
-    """Saves random weights, and a tokenizer where one is given.
+    """Save random weights, and the tokenizer, if any.
 
     Args:
         config: fields of the config, beside or instead of SIZES.

@@ -38,7 +38,7 @@ class BrokenBaseline(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a mutant: "noticed" by a failing test, "timeout", or "survived"; and by which words of pytest."""
+    """Result of a mutant: "noticed" by a failing test, "timeout", or "survived"; with pytest's message."""
 
     outcome: str
     tests: str

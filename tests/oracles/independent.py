@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 @dataclass
 class Choice:
-    """What one layer keeps from the middle of the prompt.
+    """Rows that one layer keeps from the middle of the prompt.
 
     Attributes:
         kept: per KV head, the set of absolute positions.
@@ -52,7 +52,7 @@ class IndependentSnapStream:
 
     @torch.no_grad()
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        """Run full attention over the prompt, choose the rows that stay, and return the logits [V] of the last token."""
+        """Run full attention over the prompt, choose the rows that stay, return the logits [V] of the last token."""
         self.cache = DynamicCache()
         out = self.model(
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
@@ -127,7 +127,7 @@ class IndependentSnapStream:
         return excused
 
     def topk_in(self, layer: int) -> int:
-        """How many positions a layer keeps from the middle."""
+        """Return the number of positions that a layer keeps from the middle of the prompt."""
         return self.topk
 
     def scores_of(self, weights: Tensor, keys: Tensor) -> list[float]:

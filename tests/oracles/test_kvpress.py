@@ -84,7 +84,8 @@ IMPLEMENTATIONS = {"definition": by_definition, "interpreter": by_interpreter}
 
 
 def count_near_ties(scores: Tensor, kept: Tensor, selected: Tensor, tolerance: float) -> int:
-    """How many positions of `kept` [Hkv, topk] are missing in `selected`; each must be a tie with the lowest kept.
+    """Return the number of positions of `kept` [Hkv, topk] that are missing in `selected`. Each must tie with the lowest
+    score of `kept`.
 
     `scores` [Hkv, t] are kvpress's; `tolerance` is relative to the largest of a head.
     """

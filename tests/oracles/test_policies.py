@@ -1,8 +1,8 @@
-"""Rules of one's own, as examples/rules has them, against transformers' own attention and keys, at every level.
+"""User-defined rules, those of examples/rules, compared with transformers' own attention and keys at every level.
 
-The oracle is the untouched model with a full cache, of which masks hide what a rule drops. Its scores are written here
-as kvpress publishes them: KnormPress has minus the norm of a key, ObservedAttentionPress the mean of what all queries
-paid (of which H2O, and the example, have the sum), PyramidKV changes the budgets of layers linearly.
+The oracle is the untouched model with a full cache, in which masks hide the positions that a rule drops. Its scores are
+written here as kvpress publishes them: KnormPress has minus the norm of a key, ObservedAttentionPress the mean of all
+queries' attention weights (H2O, and the example, have the sum), and PyramidKV changes the budgets of layers linearly.
 """
 
 from __future__ import annotations

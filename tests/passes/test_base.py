@@ -1,4 +1,4 @@
-"""What running passes tells: the changes, the statistics, how a pass and its options are written, and broken IR."""
+"""Records of a pass run: changes and statistics; the spelling of a pass and its options; and broken IR."""
 
 from __future__ import annotations
 

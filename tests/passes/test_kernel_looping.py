@@ -1,4 +1,4 @@
-"""Which calls form a run, and runs that are too long for a file of IR to be readable."""
+"""Calls that form a run, and runs that would make a file of IR too long to read."""
 
 from __future__ import annotations
 

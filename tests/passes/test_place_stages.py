@@ -136,7 +136,7 @@ def exchanging(control: dict[str, str], between: str = SUM, sram: int | None = N
 
 
 def test_tiles_behind_an_exchange_have_slots_for_all_of_them() -> None:
-    """What stages wait for other ranks for is time in which matrices can be loaded whole."""
+    """While stages wait for other ranks, there is time to load whole matrices."""
     assert exchanging(LOOP) == {"w": 4, "u": 4}
     assert exchanging(RUN) == {"w": 2, "u": 4}
     assert exchanging(LOOP, NO_SUM) == exchanging(RUN, NO_SUM) == {"w": 2, "u": 2}
@@ -220,7 +220,7 @@ def test_units_are_shared_out_by_work(pcus: int) -> None:
 PRODUCT = 2 * 8 * 256 * 1024 / 319e12 * 1040
 """Seconds of the products of `EXCHANGE` on one unit: two operations for each pair, in f32."""
 ELEMENTS = 8 * 1024 / (32 * 1.6e9)
-"""Seconds of what is done with each element between them: a lane and a cycle for each."""
+"""Seconds for the element-wise work on each element: one lane and one cycle."""
 
 
 def test_units_are_proportional_to_the_time_of_one_where_iterations_overlap() -> None:

@@ -274,7 +274,7 @@ def test_a_stack_has_the_digest_of_its_bytes() -> None:
 
 
 def test_loading_maps_the_stack_where_it_lies(out: Path) -> None:
-    """What a load gives is the file: no copy of it."""
+    """Loaded tensors are views of the mapped file, not copies."""
     shard = out / "weights/model-00001-of-00001.safetensors"
     with shard.open("r+b") as file:
         weights = Artifact.load(out).weights()

@@ -1,4 +1,4 @@
-"""What ranks do together in a schedule: what it means (the reference interpreter), what is refused, what is counted."""
+"""Collectives of a schedule: their meaning (the reference interpreter), refusals, and the model's counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def program(step: Collective, *params: Param, windows: tuple[Window, ...] = ()) 
 
 
 def run(candidate: Program, dtype: torch.dtype = torch.float32) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What each rank has and gets."""
+    """Return the inputs and the outputs of each rank."""
     validate(candidate)
     shape = candidate.tensors[0].shape
     values = [torch.randn(shape, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(6)]

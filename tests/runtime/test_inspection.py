@@ -1,4 +1,4 @@
-"""What `sscc inspect` reads off a schedule and models, against numbers worked out by hand."""
+"""Figures of `sscc inspect`, read off a schedule or modelled, compared with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_the_words_of_the_bound() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program has round figures and could serve no session, so that what is asked of one is left out."""
+    """An artifact of a program with round figures. No session could run it, so the proofs for a session are skipped."""
     monkeypatch.setattr("sscc.runtime.artifact.proofs.prove", lambda program, signature: None)
     out = tmp_path / "fake.rdu"
     with ArtifactWriter(out) as writer:

@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits: the formula, its bounds, and what the stored tensors hold."""
+"""Weights of 8 and 4 bits: the formula, its bounds, and the stored tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The part of a weight that a rank has: what it makes of a source is its part of what the whole source becomes."""
+"""A rank's part of a weight: quantizing a part of the source gives the same as taking a part of the quantized
+source."""
 
 from __future__ import annotations
 

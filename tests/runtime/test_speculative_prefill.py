@@ -121,7 +121,7 @@ def test_no_excerpt_lacks_the_last_token() -> None:
     assert len({whole.key, Excerpt(np.arange(4), np.arange(1, 5)).key, Excerpt(np.arange(4), np.arange(2, 6)).key}) == 3
 
 
-# How models know positions: by rotation, by a table that is looked up, or some layers not at all.
+# Position encodings: rotary embeddings, a table, or none in some layers.
 POSITIONS = ("llama3-rope", "gpt2", "taking-turns", "yarn-rope")
 
 

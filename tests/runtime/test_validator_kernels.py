@@ -143,7 +143,7 @@ def test_a_branch_is_taken_for_some_value() -> None:
 
 
 def test_a_loop_tells_the_range_of_its_index() -> None:
-    """What is proved inside for all values is not left to samples: the index ends before its upper bound."""
+    """An index that is proved to be inside for all values needs no samples: the loop ends before its upper bound."""
 
     def left(*body: Any, **scalars: Any) -> int:
         return sum(len(pipeline.open) for pipeline in facts(*body, **scalars).pipelines.values())

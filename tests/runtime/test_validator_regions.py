@@ -1,4 +1,4 @@
-"""Sets of elements too large to be listed, and what is left undecided where no formula holds."""
+"""Sets of elements too large to list, and cases that no formula decides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_formulas_decide_most_overlaps_and_never_wrongly(monkeypatch: pytest.Mon
 
 
 UNDECIDED = 729
-"""What the formulas leave open of these 3,000; fewer is better."""
+"""Number of undecided cases among these 3,000; fewer is better."""
 
 
 def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
@@ -175,7 +175,7 @@ def test_a_cover_is_painted_in_blocks_as_large_as_all_have_in_common() -> None:
     assert covered([matrix(half, 0), matrix(half - 1, half)], whole, 16) is None
     assert covered([matrix(half, 0), matrix(half, half)], whole, 8) is True
     assert covered([matrix(half, 0), matrix(half, half)], whole, 7) is None
-    # What starts before the beginning covers nothing.
+    # A region that starts before the beginning covers nothing.
     assert covered([matrix(half, 0), matrix(half, -half)], whole, 16) is False
 
 

@@ -43,7 +43,7 @@ def check(*paths: Path, sha256: str = SHA256) -> None:
 
 
 def is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether verifying reads the file, which must be right."""
+    """Return True if verification reads the file, which must be correct."""
     read, digest = [], hashlib.file_digest
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", lambda *args: (read.append(args), digest(*args))[1])

@@ -1,4 +1,4 @@
-"""What capture refuses, and what it puts into the IR: no weights, and a source line for every operation."""
+"""Models that capture refuses, and the captured IR: without weights, with a source line for every operation."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ WHISPER = {
 
 
 def test_a_context_beyond_a_table_of_positions(tmp_path: Path) -> None:
-    """Where the config does not say the context, the program does; with weights, to the last position."""
+    """If the config does not state the context, the tables of positions limit it; weights are read up to the limit."""
     config = CONFIG_MAPPING["whisper"](**WHISPER, pad_token_id=0)
     short = {**CACHE, "max_context": 24}
     captured = capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=24)
@@ -206,7 +206,7 @@ def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, mon
 
 
 SILENT: dict[str, tuple[PreTrainedConfig, ErrorKind, Like]] = {
-    "falcon": (  # whose slopes are rounded to bf16, and what is added to its scores with them
+    "falcon": (  # rounds the slopes, and so the addends of its scores, to bf16
         FalconConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=16, alibi=True),
         CompilationErrors.NOT_CAPTURED_BECAUSE,
         like(CaptureErrors.LAYERS_BYPASS, total=2, layers=[0, 1]),
@@ -265,7 +265,7 @@ def test_of_a_failed_export_nothing_is_printed_but_our_line(
 
 
 def sources(artifact: Artifact) -> dict[str, TensorSpec]:
-    """What each tensor is that a checkpoint must hold to run on the artifact."""
+    """Return the tensors that a checkpoint must contain to run on the artifact."""
     return {name: stack.source for stack in artifact.layout.values() for name in stack.sources}
 
 
@@ -279,7 +279,7 @@ def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("exports_anew")
 def test_the_same_program_with_and_without_weights(compiled: Compiler, tmp_path: Path) -> None:
-    """Weights are arguments: whoever has none gets the same schedule."""
+    """Weights are arguments: a checkpoint without weights gives the same schedule."""
     bare = compile_config(FAMILIES["qwen2"], tmp_path)
     full = tmp_path / "full.rdu"
     model = compiled.checkpoint("qwen2")

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its digest, its dtype, what it lacks and has too much, and names with a prefix."""
+"""Contents of a checkpoint: its digest, its dtype, missing and additional tensors, and names with a prefix."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sscc.compiler.frontend.quiet import quiet_libraries
 
 
 class Decoder(torch.nn.Module):
-    """What decoders are made of, and operators that are kept whole."""
+    """A module with the operators of decoders, and operators that are not decomposed."""
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         heads = F.layer_norm(x, (8,), w)[:, None].expand(2, 3, 4, 8).transpose(1, 2).contiguous()

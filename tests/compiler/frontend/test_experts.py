@@ -1,4 +1,4 @@
-"""The experts implementation against transformers' own, in every form that its interface has, and what it refuses."""
+"""The experts implementation, compared with transformers' own in every form of its interface; and its refusals."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_mxfp4_as_transformers_dequantizes_it(tmp_path: Path) -> None:
         expected = convert_moe_packed_tensors(stored[name + "_blocks"], stored[name + "_scales"], dtype=torch.float32)
         assert torch.equal(checkpoint.tensor(name), expected)
         assert checkpoint.stored_form(name).text == "mxfp4"
-    # As published, the config says no dtype: the weights that are not quantized do.
+    # As published, the config states no dtype; the weights that are not quantized have one.
     assert checkpoint.config.dtype is None
     assert checkpoint.default_dtype == torch.bfloat16
 

@@ -207,7 +207,7 @@ def test_weights_by_reference(
 
 
 def test_quantized_weights(own_head: Path, tmp_path: Path) -> None:
-    """The head has codes of its own, and a golden of eager PyTorch with what they stand for holds."""
+    """The head has its own codes, and a golden of eager PyTorch with the dequantized values holds."""
     options = {"weights": "int8", "save_golden": True, "golden_tokens": 4}
     program = sscc.compile(own_head, output=tmp_path / "model.rdu", **SHAPE, **options).path
     stacks = Artifact.load(program).layout.values()

@@ -332,7 +332,7 @@ def in_sockets() -> list[ProcessGroup]:
 
 
 def test_a_file_that_all_ranks_have_open() -> None:
-    """Found by what they tell each other; None where one is elsewhere."""
+    """Ranks find out by exchanging messages; the result is None if one of them has another file."""
     def opened(group: Group) -> int | None:
         return shared_by_all(group.exchange, group.rank)
 

@@ -150,7 +150,7 @@ def test_parts(grid: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
-    """One rank never comes to the meeting: those that wait there are told which one it was."""
+    """One rank never reaches the barrier: the error of the waiting ranks names it."""
     half = (ROWS // 2, COLUMNS)
     program = mixing((3,), (AllReduce("a", "t", (0,)),), (Local("t", half, "f32"),), "f32")
     run = on_native(program, make_code(program, optimise=0), 1)

@@ -140,7 +140,7 @@ class ServedProgram:
 
     @cache  # noqa: B019
     def expected(self, request: Request) -> tuple[int, ...]:
-        """What `Session.generate` makes of it."""
+        """Return the tokens that `Session.generate` gives for the request."""
         return tuple(self.alone.generate(request.prompt, request.max_new_tokens, request.sampling, request.eos, slot=1))
 
     __hash__ = object.__hash__

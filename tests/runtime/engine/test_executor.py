@@ -1,4 +1,4 @@
-"""What the engine's thread does, round by round: run in the test's own thread, or with a clock that a test moves."""
+"""Rounds of the engine's thread, run in the test's own thread or with a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_cancelling_what_decodes_leaves_what_prefills() -> None:
 
 
 class GatedNanInterpreter(GatedInterpreter):
-    """What follows token 9 is no number."""
+    """The logits after token 9 are NaN."""
 
     def _logits(self, token: int) -> Any:
         logits = super()._logits(token)
@@ -309,7 +309,7 @@ def test_a_limited_wait_asks_again_until_its_time_is_over(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("way", ["result", "aresult"])
 def test_a_failed_wait_cancels_its_request_at_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While whoever catches the error still holds all that the failed call held."""
+    """The request is cancelled even while the caller's error keeps the objects of the failed call alive."""
 
     def fail(self: RequestHandle) -> None:
         raise ZeroDivisionError

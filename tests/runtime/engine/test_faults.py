@@ -174,7 +174,7 @@ DECODING: dict[str, Place] = {
 
 @pytest.mark.parametrize("place", DECODING)
 def test_a_fault_of_a_step_ends_what_decodes_and_nothing_else(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits gets the slots."""
+    """Waiting requests get the slots."""
     with engine_of(PausingInterpreter(LONG, 0.001)) as engine:
         decoding = [engine.submit(request(number, new=4000)) for number in (1, 2)]
         until(lambda: all(slot.new_tokens > 1 for slot in engine.slots()))
@@ -200,7 +200,7 @@ def test_logprobs_that_cannot_be_told_end_their_request_alone(monkeypatch: pytes
 @pytest.mark.parametrize("name", ["release", "abandon_prefill", "stop"])
 @pytest.mark.parametrize("new", [2, 4000])
 def test_a_fault_of_tidying_up_ends_nothing(name: str, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is cancelled, or ends, has its end; the slot is given to others."""
+    """A cancelled or finished request ends, and its slot is given to others."""
     with engine_of(PausingInterpreter(LONG, 0.001), prefill_steps=1) as engine:
         executor = engine._executor
         fault = Fault(executor._sampler if name == "stop" else executor.session, name, monkeypatch)

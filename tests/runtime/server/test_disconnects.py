@@ -73,7 +73,7 @@ def test_while_it_reads_the_stream() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_at_the_moment_of_a_piece(turns: int) -> None:
-    """A stream ends where its client leaves so many turns of the event loop after a piece was made."""
+    """A stream ends if its client leaves `turns` turns of the event loop after a piece was generated."""
 
     class OnePiece:
         """A handle that makes one piece and then no other."""

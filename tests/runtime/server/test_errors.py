@@ -1,4 +1,4 @@
-"""What is refused, and how: OpenAI's words, the right status, and nothing left in the engine."""
+"""Refusals: OpenAI's fields, the right status, and no request left in the engine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
 @pytest.mark.parametrize(("changes", "param", "message"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_refusals(stream: bool, changes: dict[str, Any], param: str | None, message: str, server: Running) -> None:
-    """Streams too are refused by their status: nothing is sent before everything is known to be right."""
+    """Streams are refused by status, too: nothing is sent before the whole request has been checked."""
     body: dict[str, Any] = {"model": NAME, "prompt": "hello", "stream": stream} | changes
     if "stream_options" in changes and "stream" not in changes:
         body["stream"] = False

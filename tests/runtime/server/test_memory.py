@@ -1,4 +1,4 @@
-"""When memory is given back."""
+"""Release of free memory to the system."""
 
 from __future__ import annotations
 

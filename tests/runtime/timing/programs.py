@@ -93,7 +93,7 @@ def load(
 
 
 def consume(name: str, body: Body, buffer: str, out: str, trips: int, *, per: int = 1, pcus: int = 10) -> Stage:
-    """Fires a body on each tile of a buffer; `out` is a parameter of `outputs` elements."""
+    """Return a stage that fires a body on each tile of a buffer; `out` is a parameter of `outputs` elements."""
     outputs = body.params[1].shape[0]
     ports = (Port(view_of(buffer, (TILE,)), per=per), Port(view_of(out, (outputs,))))
     return Stage(name, body.name, (trips,), ports, (), (buffer,), "each", pcus)

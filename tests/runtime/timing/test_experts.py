@@ -1,4 +1,4 @@
-"""Which experts a decode step reads, of a program with and without codes."""
+"""Experts that a decode step reads, in a program with and without codes."""
 
 from __future__ import annotations
 

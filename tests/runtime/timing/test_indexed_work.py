@@ -1,4 +1,4 @@
-"""What attention over indexed rows counts, by hand."""
+"""Work of attention over indexed rows, compared with counts made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one firing of each kind of step counts, by hand."""
+"""Work of one firing of each kind of step, compared with counts made by hand."""
 
 from __future__ import annotations
 

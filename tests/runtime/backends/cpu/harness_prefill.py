@@ -102,7 +102,7 @@ def _extent(meta: Meta) -> int:
 def check_pieces(
     compiled: CompiledStages, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """What the step leaves in `writes`, after checking that bits do not depend on how units are shared out."""
+    """Return the contents of `writes` after the step. Checks that bits do not depend on the split of units."""
     results: list[dict[str, torch.Tensor]] = []
     for pieces in (1, 3):
         memory = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}

@@ -215,7 +215,7 @@ def test_random_products(seed: int) -> None:
 
 
 def test_what_a_proof_leaves_to_the_run() -> None:
-    """Which expert is data."""
+    """The proof leaves the expert's number to the run, because it is data."""
     memory = memory_of(CASES["blocks of tokens"], torch.float32)
     facts = prove_body(program_of(grouped(3, 20), memory, "input").bodies[0], Limits())
     assert facts.data == ("body 'k', step 0 (product): axis 0 of 'w'",)

@@ -209,7 +209,7 @@ def test_independent_steps_with_as_many_units_run_together() -> None:
 
 
 def test_a_value_that_every_unit_reads_is_not_written_in_the_group() -> None:
-    """A gather from what the step before wrote may read any of it."""
+    """A gather may read any element that the step before has written."""
     inputs, writes = {"x": torch.randn(40, 16), "rows": torch.randint(0, 40, (40,))}, {"y": torch.zeros(40, 16)}
     gather = (Instr("j", "index", (1,), "index"), Instr("r", "load", ("h", "in0", "j"), "f32"))
     steps = (

@@ -293,7 +293,7 @@ def with_residents(case: Tensors) -> Tensors:
 
 
 def fetch_rows(case: Tensors, step: FetchRows | QueryAttention, slot: int, ring: Tensor, scores: Tensor) -> None:
-    """What the reference makes of a slot's resident set, in f64, in place."""
+    """Update a slot's resident set in place as the reference does, in f64."""
     mass = query.masses(case["query"][slot], ring, scores, scoring_of(step, case.get("sinks")), torch.float64)
     query.update_residents(mass, SINK, step.fetch, [case[name][slot] for name in (*RESIDENTS, "k_store", "v_store")])
 
@@ -337,7 +337,7 @@ WRITES = ["k_cache", "v_cache", "k_store", "v_store", "codes", "scales", "out"]
 
 
 def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
-    """What the step leaves behind where these rows are chosen, attention in f64."""
+    """Return the tensors after the step with these selected rows, with attention in f64."""
     t = {name: like(tensor) for name, tensor in case.items()}
     for name, rows in (("k_store", "new_key"), ("v_store", "new_value")):
         for slot in t["active"].nonzero()[:, 0].tolist():

@@ -38,7 +38,7 @@ def defined(rows: Tensor) -> Tensor:
 
 
 def blank(rows: Tensor) -> Tensor:
-    """Where rows of this shape may be encoded, with other bytes before."""
+    """Return memory for encoded rows of this shape, filled with other bytes."""
     return torch.full((*rows.shape[:-1], rows.shape[-1] + 4), 77, dtype=torch.int8)
 
 

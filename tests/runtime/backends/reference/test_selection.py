@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def selection(sink: int, recent: int, pool: int, mode: str, log_sum_exp: str = "log_sum_exp") -> tuple[Any, ...]:
-    """Scores, pooling and top-K. Scores take a log-sum-exp that is given, or where its name is "" compute it."""
+    """Return steps for scores, pooling and top-K. The scores read a log-sum-exp, or compute it if its name is ""."""
     return (
         ObservationScores("observed", "key", "scores", "n", 0.5, recent, log_sum_exp),
         Pool("scores", "pooled", "n", pool, mode),

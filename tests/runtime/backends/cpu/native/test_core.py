@@ -38,7 +38,7 @@ X = PlanRegion("x", "arena", 64)
 
 
 def computed(op: str, *values: int) -> int:
-    """What the core makes of one scalar operation."""
+    """Return the core's result for one scalar operation."""
     count = len(values)
     of = plan(Compute(op, count, tuple(range(count))), inputs=range(count), outputs=[count])
     (result,) = core(of).run("main", list(values))
