@@ -131,7 +131,7 @@ TWO_KINDS: dict[str, PreTrainedConfig] = {
     ),
 }
 
-# Layers with a sliding window, all of them and beside others: a window within a chunk, and one of parts of three.
+# All layers or some have a sliding window: one shorter than a chunk, and one that spans parts of three chunks.
 WINDOWED: dict[str, PreTrainedConfig] = {
     "windows-alone": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=5),
     "windows-among-others": Gemma3TextConfig(

@@ -1,4 +1,4 @@
-"""Damaged and hostile slots: every message is refused as somebody's mistake, or is one that decoding can go on from.
+"""Damaged and hostile slots: every message is refused with an error of the sender, or decoding can continue from it.
 
 A message is a correct one with bytes changed, cut, added or moved, with an edited header, or with other numbers in its
 tensors, NaN and infinities included. Half of the messages get the digest of their new contents, as from an attacker.

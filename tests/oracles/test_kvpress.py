@@ -84,8 +84,8 @@ IMPLEMENTATIONS = {"definition": by_definition, "interpreter": by_interpreter}
 
 
 def count_near_ties(scores: Tensor, kept: Tensor, selected: Tensor, tolerance: float) -> int:
-    """Return the number of positions of `kept` [Hkv, topk] that are missing in `selected`. Each must tie with the lowest
-    score of `kept`.
+    """Return the number of positions of `kept` [Hkv, topk] that are missing in `selected`. Each must have about the
+    lowest score of `kept`.
 
     `scores` [Hkv, t] are kvpress's; `tolerance` is relative to the largest of a head.
     """

@@ -205,7 +205,7 @@ def test_rules_beside_windows_and_encoded_rows(folder: Path, compiled: Compiled)
 def test_what_is_too_large_for_the_chip_is_computed_in_tiles(
     folder: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if everything from 1000 bytes on did not fit: matrices of a rule are 4 * 6 * 70 numbers."""
+    """Values of 1000 bytes or more are treated as too large; matrices of the rule have 4 * 6 * 70 elements."""
     path = folder / "spread.py"
     path.write_text(SPREAD)
     monkeypatch.setattr("sscc.passes.large_values.PARTS", 520 * 2**20 // 1000)

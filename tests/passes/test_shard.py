@@ -227,7 +227,7 @@ def test_a_sum_is_one_collective_per_block() -> None:
 
 
 def test_parts_may_be_rounded_before_they_are_exchanged() -> None:
-    """Sums of bf16 then go as bf16, and those of chosen and shared experts together."""
+    """Sums of bf16 are then exchanged as bf16, and those of selected and shared experts together."""
 
     def sent(sums: str) -> list[str]:
         module = graph(family, 2, sums=sums, dtype="bf16")

@@ -141,8 +141,8 @@ def _right_together(parts: list[Part], a: int, b: int, iterations: int, before: 
 
 
 def _right_layers(part: Part, one: Reach, around: Part, other: Reach, iterations: int) -> bool:
-    """Return True if each element of a moving view belongs to one iteration, or if all or none of them belong to the other
-    view, which does not move."""
+    """Return True if each element of a moving view belongs to one iteration, or if all or none of them belong to the
+    other view, which does not move."""
     if iterations == 1 or not one.step or part.when != "each" or around.when != "each":
         return True
     if other.step:

@@ -36,7 +36,7 @@ TOKENS = 700  # of an answer: enough that a replica dies in its middle
 SECONDS = 60.0
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray gives its workers the niceness 15, with which they get some 3 % of a core beside a busy process.
+    # Ray gives its workers the niceness 15: they get about 3 % of a core while another process is busy.
     "RAY_worker_niceness": "0",
     # Serve kills a proxy that is not ready within three times 5 s, and one that does not answer within 10 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",

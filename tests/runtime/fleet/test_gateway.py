@@ -25,7 +25,7 @@ LIMITS = RequestLimits(max_body=2000)
 
 @dataclass
 class FakePool:
-    """Replicas that take turns.
+    """Replicas that answer in turn.
 
     Attributes:
         lives: of each call in turn, how many parts its replica sends before it dies, of a stream with one event each
