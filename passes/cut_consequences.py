@@ -326,7 +326,7 @@ def _outermost(op: ir.Operation) -> ir.Operation:
 
 
 def _in_any_size(op: ir.Operation) -> bool:
-    """Return True if an operation makes a tensor anew that `resized` can make in another size."""
+    """Return True if an operation creates a tensor that `resized` can create in another size."""
     return op.name == "tensor.empty" or fill_value(op) is not None or is_splat(op)
 
 

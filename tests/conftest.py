@@ -75,7 +75,7 @@ LONGEST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update-goldens", "--update-golden", action="store_true", help="make the files under tests/goldens anew"
+        "--update-goldens", "--update-golden", action="store_true", help="write the files under tests/goldens again"
     )
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in a random order")
 
@@ -178,7 +178,7 @@ def _functions_kept() -> Iterator[None]:
 
 @pytest.fixture
 def exports_anew() -> Iterator[None]:
-    """In this test every model is exported anew."""
+    """Export every model again in this test."""
     from tests.captures import exports_anew
 
     with exports_anew():

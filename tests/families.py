@@ -406,7 +406,7 @@ def _file_name(*key: object) -> str:
 
 
 def adapted(captured: Path, file: Path, geometry: Geometry, target: str = "rdu") -> None:
-    """Writes a dump of level import anew for another geometry and another machine: what was captured knows neither."""
+    """Rewrite a dump of level import for another geometry and machine, which do not affect captured operations."""
     with mlir():
         module = read_dump(captured)
         set_facts(module, get_facts(module)[0], geometry)
@@ -460,7 +460,7 @@ def caches(session: TorchSession, slot: int = 0) -> Tensor:
 
 
 def numbers(state: Tensor) -> Tensor:
-    """A state, or where it has encoded rows the numbers that they stand for."""
+    """Return a state; encoded rows are dequantized."""
     return torch.from_numpy(decode(state.numpy())) if state.dtype is torch.int8 else state
 
 

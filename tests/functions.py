@@ -1,9 +1,9 @@
-"""Native code that is not optimised, kept function by function for the next program that has the same ones, and in
-memory where sessions would write it to the user's cache and link it.
+"""A cache of native functions compiled without optimisation, for later programs with the same functions. It is in
+memory, in place of the files in the user's cache.
 
 Programs of one model at several levels, and of models of one shape, have most of their functions in common. Without
-optimisation nothing is inlined, so what is made of a function depends on its text and on what it calls, and on nothing
-else of its module. Plans, and everything before the text, are made anew for every program.
+optimisation nothing is inlined, so the code of a function depends only on its text and on the functions that it
+calls. Plans, and all steps before the text, are computed for every program.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SharedJit:
         return self._functions.addresses(self._module, self._cpu)
 
     def object_code(self) -> bytes:
-        """All of the module, made anew: a file has to stand alone."""
+        """Return the whole module, compiled completely, because a file must be self-contained."""
         return _JIT(self._module, self._cpu, 0).object_code()
 
 

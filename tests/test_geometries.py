@@ -132,7 +132,7 @@ def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compile
 
 @pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming", "all-candidates"])
 def test_within_the_budget_it_is_a_full_cache(name: str, compiled: Compiler) -> None:
-    """Bit for bit one of as many rows, and one of more rows to rounding, wherever the prompt ends."""
+    """The same bits as a cache of the same size, and equal to a larger one up to rounding, wherever the prompt ends."""
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, batch=1, chunk=8).session()
     full = replace(STATIC, recent=g.budget)

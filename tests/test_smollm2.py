@@ -1,7 +1,7 @@
 """The demo's model, SmolLM2-135M-Instruct, from its GGUF file to text: what `sscc run` says is in the repository.
 
 The model comes from the package index (examples/fetch_demo_model.py) and stays in .demo/. It is compiled twice, with
-512 rows both times: with top-K and without. `--update-goldens` makes the files in tests/goldens/smollm2 anew.
+512 rows both times: with top-K and without. `--update-goldens` writes the files in tests/goldens/smollm2.
 """
 
 from __future__ import annotations

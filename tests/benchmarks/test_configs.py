@@ -68,7 +68,7 @@ KINDS = {
     "llama-3.1-70b": (0, 79),
     "llama-4-maverick": (0, 1, 3, 45, 46, 47),
 }
-"""The layers that are captured: as many for any number of them. Maverick's class fills the matrices of its experts."""
+"""Layers that are captured, for any number of layers. Maverick's class fills the matrices of its experts."""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in configs.FOLDER.glob("*.json")))

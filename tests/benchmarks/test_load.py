@@ -44,7 +44,7 @@ def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
 
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        listening.listen()  # uvicorn's thread may be slow to: who comes before it waits
+        listening.listen()  # before uvicorn's thread accepts; earlier clients wait
         running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=running.run, args=([listening],))
         thread.start()

@@ -156,7 +156,7 @@ def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -
 def generated(model: PreTrainedModel, length: int, new: int) -> list[int]:
     """Return the tokens that transformers generates after a random prompt of `length` tokens."""
     prompt = torch.tensor([random_tokens(length)])
-    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
+    seen = torch.ones_like(prompt)  # otherwise tokens 0 of the prompt count as padding
     out = model.generate(prompt, attention_mask=seen, max_new_tokens=new, do_sample=False, pad_token_id=0)
     return [int(token) for token in out[0, length:]]
 
@@ -262,7 +262,7 @@ def check_company(session: Session) -> None:
 
 
 def check_copied(session: Session, second: Session, file: Path) -> None:
-    """A slot goes on alike from a snapshot in another slot, and from a file in another session."""
+    """Check that a slot continues equally from a snapshot in another slot and from a file in another session."""
     prompt, tokens = random_tokens(23), random_tokens(13, seed=2)
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)

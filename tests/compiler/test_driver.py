@@ -276,7 +276,7 @@ def test_an_edited_name(dumps: Path, tmp_path: Path) -> None:
 
 
 def test_buffers_that_overlap_in_an_edited_dump(dumps: Path, tmp_path: Path) -> None:
-    """Whoever moves a buffer by hand learns from the validator; it is the dump that is at fault, not sscc."""
+    """If a buffer in a dump has been moved by hand, the validator reports an error of the dump, not of sscc."""
     (placed,) = dumps.glob("*-place-stages.mlir")
     path = tmp_path / "dump.mlir"
     path.write_text(re.sub(r"\baddress = [0-9]+", "address = 0", placed.read_text()))

@@ -1,4 +1,4 @@
-"""Programs whose weights are quantized: against eager PyTorch with what codes stand for, and level against level."""
+"""Programs with quantized weights, compared with eager PyTorch on the dequantized weights, and level by level."""
 
 from __future__ import annotations
 

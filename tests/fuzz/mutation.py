@@ -65,7 +65,7 @@ class Mutator:
     """Mutations of one schedule, given as the data of its JSON.
 
     Args:
-        data: is not changed, and shared by what comes of it.
+        data: it is not changed, and the results share parts of it.
     """
 
     def __init__(self, data: dict[str, Json]) -> None:

@@ -1,6 +1,6 @@
 """Native code for thousands of programs that differ little: the functions of each body are compiled once.
 
-Everything else, plans above all, is made anew for every program.
+Everything else, such as plans, is computed for every program.
 """
 
 from __future__ import annotations

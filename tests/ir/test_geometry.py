@@ -54,7 +54,7 @@ def test_rows_lie_one_behind_the_other() -> None:
 
 
 def test_indexed_rows_are_not_packed() -> None:
-    """Their caches have as many rows in every layer: those of the one that selects most."""
+    """Caches of all layers have the same number of rows: that of the layer that selects most."""
     indexed = replace(G, rows="indexed").with_layers([3, 5, 1])
     assert not indexed.packed
     assert (indexed.cache_rows, indexed.layer_topk) == (11, (3, 5, 1))

@@ -85,8 +85,10 @@ class IndependentSnapStream:
 
     def visible(self, at: int, kept: set[int], topk: int) -> set[int]:
         """Return the absolute positions that a query at position `at` sees, for one KV head of a layer that keeps
-        `topk` positions of the middle: all while they fit; else the kept ones, or of a prompt that fits its beginning,
-        and the newest ones, as many as the budget has room for."""
+        `topk` positions of the middle.
+
+        It sees all positions while they fit. Later it sees the kept ones (the beginning of a prompt that fits the
+        budget), and the newest ones for which the budget has room."""
         budget, seen = self.sink + topk + self.recent, set(range(at + 1))
         if self.prompt_len > budget:
             first, newest = set(range(self.sink)) | kept, self.recent

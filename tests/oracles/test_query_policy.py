@@ -263,7 +263,7 @@ class Trial:
         return (self.live - 1)[:, None, None, None].expand(-1, rows.shape[1], 1, rows.shape[3])
 
     def held(self, rows: Tensor) -> Tensor:
-        """Rows that are stored as a cache holds them: those that stand for these numbers."""
+        """Return rows in the form in which a cache stores them: encoded, if the cache is."""
         return encode(rows, self.g.row_format) if self.g.encoded else rows
 
     def ring(self, rows: Tensor) -> Tensor:

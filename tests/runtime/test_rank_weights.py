@@ -41,7 +41,7 @@ def weight(
 
 
 def test_a_rank_has_spans_of_an_axis() -> None:
-    """Segments of joined matrices: one in as many parts as ranks, one in half as many, one whole."""
+    """Segments of joined matrices: one divided over all ranks, one over half of them, one whole."""
     whole, parts = layouts(weight((9, COLUMNS), "0:12/4,8/2,2/1", ("a",)))
     source = SOURCES["a"][:22]
     read = reading({"a": source}, "here")

@@ -335,7 +335,7 @@ def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any,
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("iterations", [2, 5, FAR])
 def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None:
-    """A stage writes what another one reads, which tells it when to go on: only so is no iteration too early."""
+    """A stage writes the data that another one reads, and waits for it: no iteration is too early."""
     parts = [Part("each", 1, [_writing(FIXED)], [("b", "write", 1), ("c", "read", 1)])]
     parts.append(Part("each", 1, [Reach(*FIXED)], [("b", "read", 1)]))
     parts.append(Part("each", 1, [], [("d", "read", 1), ("c", "write", 1)], lag=1))
@@ -348,7 +348,7 @@ def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None
 
 
 def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
-    """Four firings that write tiles, and as many that read them, each after its own."""
+    """Four firings that write tiles, and four that each read the tile of the corresponding firing."""
     parts = [Part("each", 4, [Reach("write", 2, 0, 0, 2)], [("b", "write", 1)])]
     parts.append(Part("each", 4, [Reach("read", 2, 0, 0, 2)], [("b", "read", 1)]))
     view = view_of(parts, 1, {"b": 1})

@@ -239,7 +239,7 @@ class Terminal:
         self._read = at + len(text)
 
     def interrupt(self, text: str) -> None:
-        """Ctrl-C until there is `text`: a signal right before Python's readline waits is seen after that alone."""
+        """Send Ctrl-C until `text` appears: a signal right before Python's readline waits has an effect only after it."""
         for _ in range(60):
             self.process.send_signal(signal.SIGINT)
             with suppress(AssertionError):

@@ -250,10 +250,10 @@ def test_of_a_failed_export_nothing_is_printed_but_our_line(
     recwarn: pytest.WarningsRecorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch's log goes to the stderr of the moment when it was imported: here to that of this test."""
+    """torch logs to the stderr at the time of its import; here its log is redirected to this test's stderr."""
     for logger in map(logging.getLogger, [*logging.root.manager.loggerDict]):
         for handler in logger.handlers:
-            if type(handler) is logging.StreamHandler:  # those of pytest keep what they are told
+            if type(handler) is logging.StreamHandler:  # pytest's handlers only record
                 monkeypatch.setattr(handler, "stream", sys.stderr)
     model = write_config(strange("wrong-shapes"), tmp_path)
     error = one_line(["compile", str(model), "--no-weights", "-q", "-o", str(tmp_path / "out")], capfd)

@@ -131,7 +131,7 @@ def write_config(folder: Path, config: PreTrainedConfig, quantization: object) -
 
 
 def change(folder: Path, **parts: torch.Tensor | None) -> None:
-    """Replaces stored tensors; None takes one away. `__` stands for a dot."""
+    """Replace stored tensors; None removes one. `__` in a name means a dot."""
 
     stored = load_file(folder / "model.safetensors")
     for ending, value in parts.items():
@@ -339,7 +339,7 @@ def test_configs_that_cannot_be(quantization: Any, kind: ErrorKind, fields: dict
 
 FULL = (64, 64)
 ONE_BELOW = torch.tensor([1] * 32 + [0] * 31 + [-1], dtype=torch.int32)
-"""Groups of columns, one of which is none. (All of them -1 stand for groups side by side.)"""
+"""Groups of columns, one of which is missing. (If all are -1, groups are contiguous.)"""
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ ODD_GROUPS[40:] = 0  # 56 columns of group 0 and 8 of group 1
 def test_parts_that_cannot_be_kept(
     case: str, ending: str, value: torch.Tensor, kind: ErrorKind, tmp_path: Path
 ) -> None:
-    """Codes that are kept must stand for finite numbers."""
+    """Codes that are kept must represent finite numbers."""
     quantization, make, _ = CASES[case]
     write(tmp_path, make, quantization)
     change(tmp_path, **{ending: value})

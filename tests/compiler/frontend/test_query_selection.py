@@ -227,7 +227,7 @@ def test_rows_that_are_not_chosen_change_nothing(family: str, dtype: str, bits: 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_nobody_can_tell_who_wrote_a_row(family: str) -> None:
-    """Prefill, and decode if it selects every row, attend to the same encoded rows. SnapStream's prefill attends to rows
+    """Prefill, and decode if it selects every row, attend to the same encoded rows. SnapStream's prefill uses the rows
     before they are encoded, and differs."""
     model, prompt = load(family, "sscc"), random_prompt(30)
     g = replace(G, topk=50, dtype="int8")

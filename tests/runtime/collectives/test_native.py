@@ -123,7 +123,7 @@ def test_parts_of_sums(grid: tuple[int, ...], axes: tuple[int, ...], axis: int, 
 @pytest.mark.parametrize(("grid", "axes"), [((2,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3), (0, 1))])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_pieces(grid: tuple[int, ...], axes: tuple[int, ...], axis: int) -> None:
-    """Pieces are put together along each axis, and a window takes of the whole what comes from several ranks."""
+    """Pieces are concatenated along each axis, and a window of the result takes parts from several ranks."""
     count = 1
     for number in axes:
         count *= grid[number]

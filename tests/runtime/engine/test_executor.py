@@ -212,7 +212,7 @@ def goes_on(waiting: RequestHandle, clock: Clock) -> None:
 def test_every_end_wakes_who_waits_for_it(
     end: Callable[..., None], fields: dict[str, Any], finish: str, company: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another request goes on, whose end would wake them too; and where they are the last."""
+    """Readers are woken while another request continues, whose end would wake them, too, and when no other is left."""
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
     with gated(signature=LONG) as (engine, interpreter):

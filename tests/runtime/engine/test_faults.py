@@ -1,5 +1,5 @@
-"""Exceptions injected at every place where the engine's thread works on a request: the request ends alone, its slot is
-free, and the thread goes on."""
+"""Exceptions injected at every place where the engine's thread works on a request: only this request ends, its slot
+is free, and the thread continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InjectedError(Exception):
 
 
 class Fault:
-    """Replaces a method by one that fails when a test says so.
+    """A replacement of a method that fails on request.
 
     Attributes:
         armed: the next call fails.
@@ -236,7 +236,7 @@ def test_a_remote_prefill_that_cannot_begin() -> None:
 
 
 def test_a_slot_that_cannot_be_adopted_is_not_prefilled_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request that waits for it ends; the next one asks anew."""
+    """Each request that waits for the result ends; the next one computes it again."""
     sessions = [Session(SIGNATURE, FakeInterpreter(), identity=lambda: IDENTITY) for _ in range(2)]
     with Engine(sessions[0]) as other:
         remote_prefill = OtherEngine(other, sessions[1].slot_format)

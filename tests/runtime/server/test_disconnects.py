@@ -42,7 +42,7 @@ def test_while_it_decodes(n: int, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_while_it_waits(stream: bool) -> None:
-    """One that is still queued leaves the queue; the one that runs goes on."""
+    """A request that is still queued leaves the queue; the running one continues."""
     with running(batch=1) as server:
         server.interpreter.seconds = 0.03
         first = send(server, BODY)

@@ -74,7 +74,7 @@ def everything(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_tokens_that_complete_no_character(stream: bool) -> None:
-    """Their text is made in linear time: made anew with every token it would take a minute here."""
+    """Their text is built in linear time: rebuilding it with every token would take a minute here."""
     half = TOKENIZER.token_to_id("ð")
     with running(context=1 << 13) as server:
 

@@ -39,7 +39,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sums")
 CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
 WHOLE = 1 << 20
-"""The length of a prompt that goes on behind the chunk."""
+"""Length of a prompt that continues after the chunk."""
 SCRATCHES = {"k_scratch": 8, "v_scratch": 6}
 """Numbers of their rows."""
 

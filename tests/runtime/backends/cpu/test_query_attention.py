@@ -455,8 +455,8 @@ def test_the_fused_step_attends_to_resident_rows(
 def test_the_fused_step_caps_scores_and_counts_learned_sinks(
     heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, resident: bool
 ) -> None:
-    """Of scores by quantized keys, of those of the ring, and of attention; as many sinks as heads, of all sizes. They
-    change what is chosen where heads vote together: the order of a head's own rows they leave alone."""
+    """Caps apply to scores by quantized keys, to those of the ring, and to attention; each head has a learned sink,
+    from small to large. Sinks change the selection if heads vote together, but not the order of one head's rows."""
     case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
     step = replace(of_bits(FUSED, bits), softcap=1.5, sink_logits="sinks")
     if resident:

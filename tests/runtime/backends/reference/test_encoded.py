@@ -1,4 +1,4 @@
-"""Encoded rows: bit for bit those of sscc.ir.kv_rows, and attention over the numbers that they stand for."""
+"""Encoded rows: the same bits as sscc.ir.kv_rows, and attention over the dequantized rows."""
 
 from __future__ import annotations
 
