@@ -455,7 +455,7 @@ def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tenso
 
 
 def caches(session: TorchSession, slot: int = 0) -> Tensor:
-    """A copy of a slot's K and V, [2, L, Hkv, R, D]; of encoded rows the numbers."""
+    """Return a copy of a slot's K and V, [2, L, Hkv, R, D]; encoded rows are dequantized."""
     return torch.stack([numbers(session.interpreter.tensor(name)[:, slot]) for name in ("k_cache", "v_cache")])
 
 

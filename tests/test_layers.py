@@ -172,7 +172,7 @@ def _holds(name: str, files: Mapping[str, Path]) -> bool:
 
 
 def _first_circle(imports: list[Import]) -> list[str]:
-    """The imports of a circle, where there is one."""
+    """Return the imports of an import cycle, if there is one."""
     graph: dict[str, set[str]] = {}
     for item in imports:
         graph.setdefault(item.importer, set()).add(item.imported)

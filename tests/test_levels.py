@@ -184,7 +184,7 @@ def counted(compiled: CompiledModel) -> tuple[int, int]:
 
 @pytest.mark.parametrize("family", ["llama3-rope", "gpt2", "gpt-neox", "qwen3"])
 def test_three_launches_per_token(family: str, compiled: Compiler) -> None:
-    """Embedding, all layers, head. Two at -O1 and one per layer; at -O0 one per operation."""
+    """-O2 launches embedding, all layers, and head; -O1 launches two and one per layer, -O0 one per operation."""
     case = CASES[family]
     layers = case.compiled(compiled, 2).artifact.signature.layers
     counts = [counted(case.compiled(compiled, level)) for level in LEVELS]

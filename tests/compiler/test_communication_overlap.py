@@ -79,7 +79,7 @@ def tiles(artifact: Artifact) -> dict[str, int]:
 
 
 def logits(artifact: Artifact, interpreter: str) -> np.ndarray:
-    """Of a prompt that outgrows the budget, and steps after it."""
+    """Return the logits of a prompt longer than the budget and of steps after it."""
     leading = simulated(
         thread_groups(RANKS), lambda group: open_interpreter(artifact, interpreter=interpreter, threads=1, group=group)
     )

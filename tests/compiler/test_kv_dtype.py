@@ -1,4 +1,4 @@
-"""`--kv-dtype`: from the option to what `sscc inspect`, `sscc run` and goldens say of it."""
+"""`--kv-dtype`: the option, its effects, and its output in `sscc inspect`, `sscc run` and goldens."""
 
 from __future__ import annotations
 

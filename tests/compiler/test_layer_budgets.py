@@ -84,7 +84,7 @@ def test_each_layer_is_as_if_all_had_its_budget() -> None:
 
 
 def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(artifacts: Artifacts) -> None:
-    """`selected` has room for the largest budget; a layer fills as much of it as its own allows."""
+    """`selected` has room for the largest budget; each layer fills only the part of its own budget."""
     session = opened(artifacts("llama"))
     session.prefill(0, random_tokens(50))
     selected = session.interpreter.tensor("selected")

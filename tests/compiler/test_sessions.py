@@ -72,7 +72,7 @@ def in_threads(artifact: Artifact, checkpoint: Path | None = None) -> Session:
 
 
 def children(of: int | str = "self") -> list[int]:
-    """The processes that any thread of a process has started."""
+    """Return the processes that any thread of a process has started."""
     lists = Path(f"/proc/{of}/task").glob("*/children")
     return sorted(int(pid) for path in lists for pid in path.read_text().split())
 

@@ -180,7 +180,7 @@ def test_levels_agree(way: str, level: int, artifacts: Artifacts) -> None:
      ("llama", "query exact")],
 )  # fmt: skip
 def test_the_reference_interpreter_agrees(family: str, way: str, artifacts: Artifacts) -> None:
-    """It computes products of more rows in another order."""
+    """The results are not bit-identical: it computes products of several rows in another order."""
     check_verified(opened(artifacts(family, way), "reference"), (30, 5), tolerance=5e-5)
 
 

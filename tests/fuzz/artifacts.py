@@ -183,7 +183,7 @@ def replaced(damaged: DamagedArtifact) -> bool:
 
 
 def relinked(damaged: DamagedArtifact) -> bool:
-    """A folder is a link."""
+    """Replace a folder by a link."""
     folder = damaged.random.choice(sorted(path for path in damaged.folder.iterdir() if path.is_dir()))
     folder.rename(damaged.folder / "moved")
     folder.symlink_to(damaged.random.choice(("moved", "/dev", "/nowhere", ".")))

@@ -381,7 +381,7 @@ class Client:
         self._begun, self._left = asyncio.Event(), asyncio.Event()
 
     async def ask(self, path: str, data: bytes, headers: dict[str, str]) -> str:
-        """Returns the outcome where there is no answer to judge."""
+        """Send a request. Returns the outcome if there is no answer to judge."""
         size = max(1, -(-len(data) // self._drips))
         pieces = [data[begin : begin + size] for begin in range(0, len(data), size)] or [b""]
         if self._leaves:

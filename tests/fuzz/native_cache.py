@@ -19,7 +19,7 @@ from sscc.runtime.backends.cpu.plan.planner import plan_program
 
 
 class NativeCache:
-    """Makes checked native code without optimisation. What `keep` was true for is there for later programs."""
+    """A cache of checked native code without optimisation. Code with a true `keep` is kept for later programs."""
 
     def __init__(self) -> None:
         self._features = Features.of_host()

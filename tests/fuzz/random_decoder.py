@@ -146,7 +146,7 @@ class RandomLayer(nn.Module):
 
 
 class RandomDecoder(nn.Module):
-    """Called with ids and positions [b, n], gives logits [b, n, V]."""
+    """A random decoder, called with ids and positions [b, n]. It returns logits [b, n, V]."""
 
     frequencies: Tensor
 

@@ -38,7 +38,7 @@ def slices(program: sch.Program, scalars: Mapping[str, Mapping[str, int]]) -> It
 
 
 def _launched(items: Sequence[sch.Item], known: dict[str, int]) -> Iterator[tuple[sch.Launch, dict[str, int]]]:
-    """Every launch that control enters, with the scalars at that place."""
+    """Yield every launch that control flow reaches, with its scalars."""
     for item in items:
         if isinstance(item, sch.Scalar):
             known[item.name] = evaluate(item, known, ENTRY)

@@ -152,7 +152,7 @@ def test_a_room_beyond_the_context_is_refused() -> None:
 
 
 def test_what_a_query_sees() -> None:
-    """All, the last positions, or its chunk."""
+    """A query sees all earlier positions, the last ones, or those of its chunk."""
     seen = {window: [window.first(position) for position in range(7)] for window in (Span(), Span(3), Span(3, 3))}
     assert list(seen.values()) == [[0] * 7, [0, 0, 0, 1, 2, 3, 4], [0, 0, 0, 3, 3, 3, 6]]
     assert [window.name for window in seen] == ["", "window3", "chunk3"]

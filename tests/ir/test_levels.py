@@ -138,7 +138,7 @@ def test_groups_beside_others_survive_printing() -> None:
     [((0, 3), "[\"rings\"]"), ((1, 0), "[\"rings\"]"), ((), "[\"rings\"]"), ((0,), "3"), ((0,), "[3]")],
 )
 def test_damaged_notes_of_groups_beside_others(layers: tuple[int, ...], beside: str) -> None:
-    """With a layer that there is none of, that do not ascend, with none; and no list of names."""
+    """Lists with a missing layer, in a wrong order, or empty; and an attribute that is not a list of names."""
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
     set_groups(module, [GroupFacts("", (0, 1, 2), GEOMETRY), GroupFacts("rings", layers, RINGS, beside=True)])
@@ -402,7 +402,7 @@ def test_resources_are_literals_too() -> None:
 
 
 def test_invalid_ir_is_found_again() -> None:
-    """A pass that builds what the verifier refuses is caught, with the operation's place."""
+    """If a pass builds invalid IR, the error names the operation's place."""
     row = '%0 = "kv.row"(%p, %p, %c) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64> loc("layers.0")'
     module = module_of(f"func.func @f(%p: tensor<2xi64>, %c: index) {{\n{row}\nreturn\n}}")
     del module.operation.attributes["kv.geometry"]

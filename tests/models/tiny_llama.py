@@ -23,7 +23,7 @@ SIZES = {
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token per byte, and one that ends a text."""
+    """Return a tokenizer with one token per byte and one for the end of a text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.add_special_tokens(["<|end|>"])

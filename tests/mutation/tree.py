@@ -96,7 +96,7 @@ class Tree:
         return Verdict("survived", "", seconds)
 
     def _baseline(self, stage: tuple[str, ...]) -> float:
-        """Seconds of a stage without a fault. Raises BrokenBaseline where it does not pass."""
+        """Return the seconds of a stage without a fault. Raises BrokenBaseline if it fails."""
         if stage not in self._usual:
             code, took = self._run(stage, 3600)
             if code != 0:

@@ -56,7 +56,7 @@ def statement(text: str, name: str) -> re.Match[str]:
 
 
 def in_functions(text: str, holds: str, edit: Callable[[str], str]) -> str:
-    """`text` with an edit of every function that has `holds` in it; there is one at least."""
+    """Return `text` with every function edited that contains `holds`; there must be at least one."""
     parts = re.split(r"(?=\n  func\.func )", text)
     assert any(holds in part for part in parts)
     return "".join(edit(part) if holds in part else part for part in parts)
@@ -135,7 +135,7 @@ def one_segment_alone(text: str) -> str:
 
 
 def segments_turned_round(text: str) -> str:
-    """The selected rows come first."""
+    """Exchange the segments, so that the selected rows come first."""
 
     def edit(function: str) -> str:
         attention = statement(function, "kv.cached_attention").group(0)

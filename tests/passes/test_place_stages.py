@@ -196,7 +196,7 @@ def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> N
 
 
 def test_what_does_not_fit_at_all_is_refused_with_the_numbers() -> None:
-    """Without weights 14 KiB are needed."""
+    """14 KiB are needed even without weights."""
     largest = {"largest": ["up", "h", "exp"], "sizes": [8 * KIB, 2 * KIB, 2 * KIB]}
     with raises(
         PlaceStagesErrors.TOO_LARGE, kernel="k", required=14 * KIB, capacity=13 * KIB, memory="SRAM", **largest

@@ -814,7 +814,7 @@ def test_pipes_are_refused_at_once(out: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json", "schedule.json", "machine.json", "schedule.txt"])
 def test_huge_files_are_refused_unread(out: Path, name: str) -> None:
-    """A sparse file of 10 GB takes no room, and would take all memory if it were read."""
+    """A sparse file of 10 GB needs no disk space; reading it would need all memory."""
     nbytes = 10 * 10**9
     (out / name).touch()
     os.truncate(out / name, nbytes)

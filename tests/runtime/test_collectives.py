@@ -74,7 +74,7 @@ def test_sums_are_over_the_ranks_along_the_axes_in_their_order(axes: tuple[int, 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_each_has_its_part_of_a_sum(axes: tuple[int, ...]) -> None:
-    """The bits that a sum of everything has there."""
+    """Each part has the bits of the corresponding part of the whole sum."""
     size = ranks_along(GRID, axes)
     assert size is not None
     x = read("x", (2, 6), dtype="bf16")

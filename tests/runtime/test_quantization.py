@@ -124,7 +124,7 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
 
 
 def test_floats_of_8_bits() -> None:
-    """Three bits of mantissa: no element above the smallest normal moves by more than a sixteenth of itself."""
+    """With three bits of mantissa, no element above the smallest normal number changes by more than a sixteenth."""
     f = GroupFormat.parse("e4m3:32:f32")
     weight = normal()
     weight[3] = 0

@@ -29,7 +29,7 @@ def scope(**ranges: tuple[float, float]) -> Scope:
 
 
 def form(where: Scope, op: str, *args: Any) -> Linear:
-    """The linear form of one operation."""
+    """Return the linear form of one operation."""
     where.define(Scalar("r", op, args))
     return where.values["r"]
 

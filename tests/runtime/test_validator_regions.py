@@ -195,7 +195,7 @@ def test_regions_are_kept_in_one_form() -> None:
 
 
 def test_covers_of_aligned_blocks_agree_with_listing_them() -> None:
-    """Offsets, runs and strides have a common factor more often than not, and some runs are shorter than it."""
+    """Offsets, runs and strides usually have a common factor, and some runs are shorter than this factor."""
     choose = random.Random(11)
     for _ in range(3000):
         unit = choose.choice((1, 2, 3, 4))

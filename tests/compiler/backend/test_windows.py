@@ -1,4 +1,4 @@
-"""Windows against torch: the same slices, transposes and reshapes of the same elements."""
+"""Windows, compared with torch: the same slices, transposes and reshapes of the same elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sscc bench`: what it measures is what was asked for, and its shares follow from its numbers."""
+"""`sscc bench`: it measures the requested workload, and its shares follow from its other figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are run eagerly, with all weights at once and a layer at a time."""
+"""Eager runs of models with all weights loaded, and with one layer loaded at a time."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_digest_is_the_same_for_every_form(tmp_path: Path) -> None:
 
 
 def test_the_order_of_preference(tmp_path: Path) -> None:
-    """One file before shards, safetensors before pickles, as transformers has it."""
+    """A single file comes before shards, and safetensors before pickles, as in transformers."""
     assert open_folder_weights(tmp_path) is None
     torch.save({"bins": A}, tmp_path / "1.bin")
     index_of(tmp_path, {"bins": "1.bin"}, BIN_INDEX)

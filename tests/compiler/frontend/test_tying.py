@@ -235,7 +235,7 @@ def test_a_tied_program_refuses_a_checkpoint_with_its_own_head(stored: Stored, t
 
 
 class Summed(torch.nn.Module):
-    """The parameters of a model under their own names, in a program that torch.export captures at once."""
+    """A module with the parameters of a model under their own names, which torch.export captures quickly."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

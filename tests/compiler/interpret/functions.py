@@ -25,7 +25,7 @@ def evaluate(text: str, *values: Tensor | float, geometry: Geometry = SMALL, pre
 
 
 def body(operation: str, operands: str, result: str) -> str:
-    """@f that applies one operation, given in MLIR's generic form without operands and types."""
+    """Return a function @f that applies one operation, given in MLIR's generic form without operands and types."""
     names = [f"%a{i}" for i in range(len(operands.split(", ")))]
     arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, operands.split(", "), strict=True))
     applied = operation.replace("()", f"({', '.join(names)})", 1)

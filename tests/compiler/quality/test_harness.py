@@ -112,7 +112,7 @@ def test_windows_cover_a_text_once() -> None:
 
 
 class Base:
-    """The part of the harness's class that its heirs use."""
+    """The part of the harness's class that subclasses use."""
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         pairs = [(each.args, *self._pair(*each.args)) for each in requests]

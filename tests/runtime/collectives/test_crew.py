@@ -42,7 +42,7 @@ class InkErrors(ErrorKind):
 
 
 class Failing:
-    """An interpreter of one rank that goes wrong in a call."""
+    """An interpreter of one rank that raises in a call."""
 
     def __init__(self, inner: Interpreter, act: Callable[[], None]) -> None:
         self.inner, self.act = inner, act

@@ -253,7 +253,7 @@ def test_a_slot_that_cannot_be_adopted_is_not_prefilled_here(monkeypatch: pytest
 
 
 def test_a_timeout_has_a_door_and_the_thread_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1e10 seconds overflow a wait of a thread: the number is refused, and where it is not, nothing overflows."""
+    """A wait of 1e10 seconds would overflow: requests refuse it, and other waits of the thread are bounded."""
     for seconds in (1e10, float("inf"), float("nan"), -1.0, MOST_SECONDS * 1.01):
         with raises(RequestErrors.TIMEOUT_OUT_OF_RANGE, seconds=seconds):
             request(1, timeout=seconds)

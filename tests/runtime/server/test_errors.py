@@ -191,7 +191,7 @@ class TestLimits:
             assert httpx2.post(f"{server.v1}/completions", content=padded, headers=JSON).status_code == 200
 
     def test_a_large_body_while_it_comes(self) -> None:
-        """In chunks, whose sum nobody said: refused before the end, which never comes."""
+        """A body in chunks of unknown total size is refused before its end, which never comes."""
         with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(

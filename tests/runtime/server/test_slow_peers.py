@@ -111,7 +111,7 @@ def test_the_time_of_a_request_ends_a_drip_too() -> None:
 
 @contextmanager
 def slow_reader(server: Running, prompt: list[int]) -> Iterator[socket.socket]:
-    """A client that has asked for a slot and reads none of it."""
+    """Connect a client that requests a slot and reads nothing."""
     body = {"prompt": prompt, "program": IDENTITY.program, "weights": IDENTITY.weights}
     data = json.dumps(body).encode()
     host, _, port = server.url.removeprefix("http://").partition(":")

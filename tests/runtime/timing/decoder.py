@@ -31,7 +31,7 @@ TRIPS, WIDTH = 64, HIDDEN // 64
 
 
 def _bodies(name: str, rows: int) -> tuple[Body, Body]:
-    """A tile is loaded; a share of the input times a tile gives a share of the result."""
+    """Return the bodies: one loads a tile, one multiplies a part of the input by a tile into a part of the result."""
     shape = (rows, WIDTH)
     same = ((1, 0, 0), (0, 1, 0))
     copy = Vector(shape, (Access("x", same),), Access("y", same), (), "in0")

@@ -35,7 +35,7 @@ _GARBAGE = 0xFF
 
 
 def at_once(units: int) -> list[tuple[int, int]]:
-    """All units in one call."""
+    """Return the division of units in which one call has all of them."""
     return [(0, units)]
 
 

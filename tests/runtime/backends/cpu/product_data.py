@@ -36,6 +36,6 @@ def loaded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    """Normal numbers that bf16 holds exactly."""
+    """Return normally distributed numbers that bf16 represents exactly."""
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)

@@ -110,7 +110,7 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
 
 
 def run_reference(t: Tensors, step: DecodeAttention, wide: torch.dtype) -> None:
-    """Run the reference's step on operands that are named as in the step."""
+    """Run the reference's step on operands with the names of the step."""
     operands = {name: t.get(region) for name, region in vars(step).items() if isinstance(region, str)}
     segments = [{name: t[region] for name, region in vars(segment).items() if region} for segment in step.segments]
     attention.decode_attention_step(

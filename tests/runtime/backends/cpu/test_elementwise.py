@@ -296,7 +296,7 @@ def test_gathers(dtype: torch.dtype) -> None:
 
 
 def test_parameters_that_are_not_dense() -> None:
-    """Read, gathered from, and written, with strides of their own."""
+    """Parameters with other strides are read, gathered from, and written."""
     inputs, writes = {"x": torch.zeros(20, 18)}, {"y": torch.zeros(20, 18), "z": torch.zeros(20, 18)}
     index = (Instr("i", "index", (0,), "index"), Instr("j", "index", (1,), "index"))
     gather = (*index, Instr("r", "load", ("x", "i", "j"), "f32"))

@@ -178,7 +178,7 @@ def test_an_index_outside_ends_the_run(role: str, index: int) -> None:
 
 
 def test_slices_that_a_step_before_has_made() -> None:
-    """The operand and the index may be locals, through windows too: each unit of the product waits for all of them."""
+    """Operand and index may be local tensors or windows of them; each unit of the product waits for all of them."""
     torch.manual_seed(1)
     inputs = {"x": torch.randn(3, 4, K), "v": torch.randn(E * N, K), "number": torch.tensor([2, 0, 4])}
     double = Vector((E * N, K), (Access("v", rows(2, 0, 1)),), Access("made", rows(2, 0, 1)), (), "in0")

@@ -222,7 +222,7 @@ def test_a_value_that_every_unit_reads_is_not_written_in_the_group() -> None:
 
 
 def test_a_step_that_reads_what_it_overwrites_elsewhere() -> None:
-    """A transposition in place, and a running difference."""
+    """Examples are a transposition in place and a running difference."""
     writes = {"x": torch.randn(20, 20), "d": torch.randn(33)}
     steps = (
         Vector((20, 20), (access("x", (0, 1, 0), (1, 0, 0)),), Access("x", identity(2)), (), "in0"),
@@ -258,7 +258,7 @@ def test_splits_of_a_group() -> None:
 
 
 def points(member: Member, unit: int) -> Iterator[tuple[int, ...]]:
-    """The indices that a member runs through in a unit."""
+    """Return the indices of a member that a unit computes."""
     ranges = [range(extent) for extent in member.nest.dims]
     if member.dim >= 0:
         first = unit * member.granule

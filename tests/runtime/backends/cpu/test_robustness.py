@@ -135,7 +135,7 @@ def _change(data: Any, draw: random.Random) -> None:
 
 
 def _paths(node: Any, path: Path = ()) -> Iterator[Path]:
-    """The path of every number, name and list."""
+    """Yield the path of every number, name and list."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _paths(value, (*path, key))

@@ -57,7 +57,7 @@ ROWS = identity(3)
 
 @dataclasses.dataclass(frozen=True)
 class WeightUse:
-    """A kernel that reads the weight `w` through a view, and what else it takes and writes."""
+    """A kernel that reads the weight `w` through a view, with its other inputs and its outputs."""
 
     kernel: Kernel
     bodies: tuple[Body, ...]

@@ -129,7 +129,7 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[
 
 
 def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int) -> Tensors:
-    """The same step by QuantizeRows, UpdateRows and CachedAttention, with row and mask written out here."""
+    """Compute the same step by QuantizeRows, UpdateRows and CachedAttention, with row and mask computed here."""
     slots, _, rows, _ = caches["k_cache"].shape
     row = torch.zeros(slots, dtype=torch.int64)
     for b in range(slots):
