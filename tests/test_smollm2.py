@@ -53,7 +53,8 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def with_topk(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Weights inside, and eager PyTorch's goldens of the long prompt. Half a gigabyte: deleted in the end."""
+    """An artifact with embedded weights and eager PyTorch's goldens of the long prompt. It has half a gigabyte, and is
+    deleted at the end."""
     output = tmp_path_factory.mktemp("smollm2") / "topk.rdu"
     golden = ["--save-golden", "--golden-prompt-file", str(HAYSTACK), "--golden-tokens", "4"]
     assert cli.main(["compile", str(model), "-o", str(output), *CACHE, *TOPK, *golden, "-q", "--traceback"]) == 0

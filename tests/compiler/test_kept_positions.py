@@ -1,5 +1,5 @@
-"""`Session.kept`: which positions the cache of each layer and KV head holds and why, against the definition in torch,
-after a prompt and while tokens are fed, on both interpreters."""
+"""`Session.kept`: the positions in the cache of each layer and KV head with their reasons, compared with the definition
+in torch, after a prompt and while tokens are fed, on both interpreters."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_the_form_of_a_quantized_product(weights: str, build: Build) -> None:
 
 
 def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Path) -> None:
-    """Embedded, referred to, and of another checkpoint, which is quantized as it is loaded."""
+    """Weights are embedded, referred to, or come from another checkpoint, which is quantized while it is loaded."""
     embedded, referred = build("llama3-rope", "int4:16"), build("llama3-rope", "reference,int4:16")
     assert embedded.manifest.weights.digest == referred.manifest.weights.digest
     expected = logits(TorchSession(sscc.load(embedded.path, interpreter="reference")))

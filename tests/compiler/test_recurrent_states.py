@@ -159,7 +159,7 @@ def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: 
 
 @pytest.mark.parametrize("family", STATES)
 def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifacts) -> None:
-    """The state before a chunk is kept with the chunk before it."""
+    """The state before a chunk is kept with the previous chunk."""
     check_continued(opened(artifacts(family)), (1, 2), 5)
 
 

@@ -119,7 +119,7 @@ class DamagedArtifact:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) below a JSON value."""
+    """Yield every (container, key) below a JSON value."""
     keys: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in list(keys):
         yield value, key

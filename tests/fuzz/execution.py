@@ -101,7 +101,7 @@ def admit(program: Program, situation: Situation) -> None:
 
 
 def data_of(tensor: Tensor, salt: int = 0) -> Array:
-    """Random contents that depend on a tensor's name, shape and dtype only; integers are small, as indices are."""
+    """Return random contents that depend only on a tensor's name, shape and dtype; integers are small, like indices."""
     rng = np.random.default_rng([zlib.crc32(tensor.name.encode()), salt])
     if tensor.dtype == "i64":
         low, high = (-1, 4) if "selected" in tensor.name else (0, 4)
@@ -115,7 +115,7 @@ def data_of(tensor: Tensor, salt: int = 0) -> Array:
 
 
 def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
-    """Codes, with a scale behind them where they could be encoded rows."""
+    """Return codes, followed by a scale if they could be encoded rows."""
     codes: Array = rng.integers(-8, 8, tensor.shape, dtype=np.int8)
     format_ = _row_format(tensor)
     if format_ is not None:

@@ -225,7 +225,7 @@ def right_body(choose: random.Random, path: str) -> dict[str, Any]:
 
 
 def hostile_body(choose: random.Random, path: str) -> bytes:
-    """A right body, changed in a few places."""
+    """Return a valid body with a few changes."""
     body: Any = right_body(choose, path)
     for _ in range(choose.choice([0, 1, 1, 1, 2, 4])):
         choose.choice(_CHANGES)(choose, body, path)

@@ -125,7 +125,7 @@ class Schedules(Target):
             raise Finding(f"{base.name}: {finding}\n{lines}") from None
 
     def reduced(self, seed: int, tries: int) -> str:
-        """Changes first, then the schedule around them: launches, stages, steps, instructions, numbers."""
+        """Reduce the changes first, then the schedule: launches, stages, steps, instructions, numbers."""
         base, _, changes, _ = self.case(seed)
         whole = json.loads(base.program.to_json())
         left = iter(range(tries))
@@ -187,7 +187,7 @@ class Schedules(Target):
 
 
 def _kind(outcome: str) -> str:
-    """An outcome without the names and numbers that a smaller case need not share."""
+    """Return an outcome without names and numbers, which may differ in a smaller case."""
     return re.sub(r"'[^']*'|\[[^]]*\]|-?\d[\d.e+-]*", "_", outcome.splitlines()[0])
 
 

@@ -79,7 +79,7 @@ class Tree:
         self._server.wait()
 
     def judge(self, mutant: Mutant, stages: Iterable[tuple[str, ...]]) -> Verdict:
-        """Runs the stages of tests until one fails on the mutant."""
+        """Run the stages of tests until one fails on the mutant."""
         path = self.folder / mutant.file
         source = path.read_bytes()
         seconds = 0.0

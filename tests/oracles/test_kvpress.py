@@ -63,7 +63,7 @@ def by_definition(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
 
 
 def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
-    """The same from the reference interpreter's three steps, over a scratch longer than the prompt."""
+    """Return the same by the reference interpreter's three steps, over a scratch longer than the prompt."""
     queries, keys = golden(name, "queries", layer), golden(name, "keys", layer)
     kv_heads, n, depth = keys.shape
     scratch = torch.full((1, kv_heads, n + 13, depth), torch.nan)

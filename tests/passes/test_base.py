@@ -23,7 +23,7 @@ def _context() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Renaming(Pass):
-    """Gives the module's functions a longer name, or leaves them."""
+    """A pass that gives the module's functions longer names, or changes nothing."""
 
     name: ClassVar[str] = "renaming"
     takes: ClassVar[tuple[str, ...]] = ()

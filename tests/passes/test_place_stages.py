@@ -186,7 +186,7 @@ def test_where_it_is_tight_there_are_fewer_slots(sram: int, between: int, whole:
     ],
 )
 def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> None:
-    """The largest first; their stages read them from where they lie."""
+    """The largest weights stay there first; stages read them in place."""
     module = placed(sram=sram)
     assert {stage_name(op) for op in walk(module) if op.name == "df.load"} == loads
     assert set(buffers(module)) == loads | {"exp", "up", "down"}

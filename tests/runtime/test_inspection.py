@@ -104,7 +104,7 @@ def artifact_program() -> Program:
 
 
 def _stacked(param: Param) -> tuple[int, ...]:
-    """The shape of the tensor behind a parameter: the caches of all layers are one."""
+    """Return the shape of the tensor behind a parameter: the caches of all layers are one tensor."""
     return (L, *param.shape) if param.name.endswith("_cache") else param.shape
 
 

@@ -449,7 +449,7 @@ def allowed_rows(masks: Array, constrained: Sequence[bool]) -> Allowed:
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 200, 4097])
 def test_a_constraint_is_minus_infinity_for_what_it_forbids(dtype: Any, vocab_size: int) -> None:
-    """Penalties and bias included, and the logprobs stay those of the model."""
+    """Penalties and bias do not change this, and the logprobs stay those of the model."""
     random = np.random.default_rng(vocab_size)
     for _ in range(40):
         logits, sampling, prompt = random_case(random, vocab_size)

@@ -30,7 +30,8 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As Llama-2's and Mistral's: sentencepiece, a space before the first word, unknown characters as bytes."""
+    """Return a tokenizer like Llama-2's and Mistral's: sentencepiece, a space before the first word, unknown characters
+    as bytes."""
     words = ["▁", "▁the", "▁fox", "fox", "▁hello", "lo", "é", "▁na", ",", "a", "b"]
     pieces = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}

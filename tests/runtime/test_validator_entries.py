@@ -79,8 +79,8 @@ def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFac
 
 
 def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[ErrorKind, int] | None:
-    """Return the kind and the launch of the first read of what may not have been written, if control enters only what
-    it must."""
+    """Return the kind and the launch of the first read of elements that may be undefined, if control flow enters only
+    branches and loops that it must enter."""
     for position, use in enumerate(uses):
         if use.access in ("write", "other"):
             continue

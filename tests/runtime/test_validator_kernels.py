@@ -46,7 +46,7 @@ def facts(
 
 
 def copying(name: str = "p", lower: Any = 0, upper: Any = 1, **fields: Any) -> Pipeline:
-    """Copies both tiles of x to y in each iteration."""
+    """Return a program that copies both tiles of x to y in each iteration."""
     at = (("t0", 2),)
     stage = Stage("s", "tile", (2,), (port("x", (2,), terms=at), port("y", (2,), terms=at)), (), (), **fields)
     return Pipeline(name, "i", lower, upper, (), (), (stage,))

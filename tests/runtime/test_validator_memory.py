@@ -308,5 +308,5 @@ def test_a_branch_that_may_not_be_entered_proves_and_refutes_nothing() -> None:
 
 
 def test_views_that_are_proved_are_counted() -> None:
-    """Two of each launch, and two of the kernel's stage."""
+    """Each launch has two views, and the kernel's stage has two."""
     assert validate(program("x>a", "a>y")).proved == 2 * 2 + 2

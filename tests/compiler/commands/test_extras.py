@@ -58,7 +58,7 @@ def run_without(blocked: list[str], cache: Path, *commands: list[str]) -> tuple[
 def test_the_base_install_runs_artifacts(
     artifact: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an empty cache LLVM compiles the schedule; torch and transformers are nowhere to be found."""
+    """With an empty cache LLVM compiles the schedule, without torch and transformers."""
     assert cli.main(["run", str(artifact), *PROMPT]) == 0
     expected = json.loads(capsys.readouterr().out.splitlines()[-1])["tokens"]
     without = list(extras.EXTRAS[extras.COMPILE])

@@ -81,7 +81,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def bench(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Measurements of the artifact, without the time that it takes to make some."""
+    """Return prepared measurements of the artifact, because measuring takes time."""
     schedule = Artifact.load(artifact).schedule_digest
     shared = {"seconds": [0.5, 0.4, 0.6], "bandwidth": 1e9}
     prefill = {"test": "prefill", "tokens": 20, "slots": 1, "depth": 0, "tokens_per_second": 40.0, "share": None}

@@ -173,7 +173,7 @@ def test_a_conversation_returns_to_its_replica(fleet: Fleet) -> None:
 
 
 def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None:
-    """Nothing is sent again, so whatever a replica did not finish would be an error."""
+    """Requests are not sent again, so each one that the replica did not finish would fail."""
     fleet.deploy(attempts=1)
     questions = bodies(16)
     alone = asyncio.run(ask_all(fleet.url, questions, 1))

@@ -114,7 +114,7 @@ def strange_checkpoint(twist: str, folder: Path) -> Path:
 
 
 def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path: Path) -> None:
-    """In the graph this model is a plain decoder: only running both shows the difference."""
+    """The graph of this model is that of a plain decoder: only a run of both shows the difference."""
     options = {**CACHE, "prefill_chunk": 8}
     honest = strange_checkpoint("none", tmp_path / "honest")
     compile_model(CompileOptions(model=honest, output=tmp_path / "honest.rdu", **options))
@@ -126,7 +126,8 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
 
 @pytest.mark.parametrize("twist", ["counting-besides", "token-shift"])
 def test_the_probe_finds_what_only_pieces_show(twist: str, tmp_path: Path) -> None:
-    """Over a whole text these are what they are untouched; a compiled program never sees a whole text."""
+    """Over a whole text these models give the results of the untouched ones, but a compiled program runs chunks and
+    steps."""
     checkpoint = open_checkpoint(strange_checkpoint(twist, tmp_path / "model"))
     with raises(ProbeErrors.PIECES_DIFFER, tokens=24):
         probe(checkpoint, torch.float32, GEOMETRY, 96)

@@ -1,4 +1,4 @@
-"""Config and weights of GGUF files: what is honoured, what is refused, and the numbers of every type."""
+"""Config and weights of GGUF files: metadata that are read or refused, and the values of every type."""
 
 from __future__ import annotations
 

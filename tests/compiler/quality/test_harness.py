@@ -39,7 +39,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tiny model with room for all rows, and with 32."""
+    """Return the tiny model compiled with all rows, and with 32."""
     folder = tmp_path_factory.mktemp("programs")
     kinds = {"all": {"kv_budget": CONTEXT}, "few": {"kv_budget": 32, "kv_sink": 2, "kv_recent": 8, "kv_obs": 8}}
     for name, options in kinds.items():

@@ -42,7 +42,7 @@ BUDGET = 32
 
 @pytest.fixture(scope="module")
 def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOptions:
-    """Two examples of a file, two pass keys, two windows of a text; four cells."""
+    """Return options with two examples of a file, two pass keys, two windows of a text, and four cells."""
     folder = tmp_path_factory.mktemp("given")
     prompts = ["The quick brown fox jumps over the lazy dog", "0123456789" * 6]
     lines = [{"prompt": p, "answers": ["a"], "max_new_tokens": 5} for p in prompts]
@@ -188,7 +188,7 @@ class TestOneExample:
 class TestResuming:
     @pytest.fixture
     def counted(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The examples that were really run."""
+        """Count the examples that are run."""
         names: list[str] = []
 
         def run(session: Any, example: Any, tokenizer: Any) -> ExampleResult:

@@ -23,7 +23,7 @@ LONG = altered(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096)
 
 
 class GatedInterpreter(FakeInterpreter):
-    """Calls do nothing until they are let through; `error` is raised by the next one that is."""
+    """An interpreter whose calls wait until they are let through; the next one then raises `error`, if set."""
 
     def __init__(self, signature: Signature = SIGNATURE) -> None:
         super().__init__(signature)

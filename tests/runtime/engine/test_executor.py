@@ -158,7 +158,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
 
 
 def test_logprobs_come_with_the_tokens_of_those_who_asked() -> None:
-    """A request that asks for none gets none, also in a slot whose last request asked for some."""
+    """A request without logprobs gets none, even in a slot whose previous request had some."""
     asked, silent = request(1, new=4, logprobs=2), request(2, new=6)
     _, states = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
     assert [len(state.logprobs) for state in states] == [4, 0, 0, 2]

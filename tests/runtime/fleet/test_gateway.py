@@ -100,7 +100,7 @@ def ask(gateway: Any, path: str = COMPLETIONS, method: str = "POST", **body: Any
 
 
 def said(events: list[dict[str, Any]], index: int = 0) -> tuple[str, list[Any], list[str]]:
-    """Of an answer its text, its logprobs, and how it ended."""
+    """Return the text, the logprobs and the finish reason of an answer."""
     text, logprobs, finish = "", [], []
     for choice in (choice for event in events for choice in event["choices"] if choice["index"] == index):
         text += choice["delta"].get("content", "") if "delta" in choice else choice["text"]

@@ -106,7 +106,7 @@ def test_at_the_moment_of_a_piece(turns: int) -> None:
 
 
 def test_a_client_that_never_reads_holds_no_slot() -> None:
-    """Its request runs to the end; what it does not read waits in the server."""
+    """Its request runs to the end; the unread part of the answer waits in the server."""
     with running() as server:
         connection = send(server, BODY | {"stream": True})
         server.wait_until(lambda: server.engine.metrics().submitted == 1)

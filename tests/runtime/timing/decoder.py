@@ -73,7 +73,7 @@ def _kernel(name: str, rows: int, layers: int) -> Kernel:
 
 
 def decoder(looped: bool, layers: int = LAYERS) -> Program:
-    """One launch per layer and for the head, or one for all layers and one for the head."""
+    """Return a program with a launch per layer, or one for all layers, and one for the head."""
     rows = (LAYER_ELEMENTS + CACHE_ELEMENTS) // HIDDEN
     copy = Vector((HIDDEN,), (Access("x", ((1, 0),)),), Access("y", ((1, 0),)), (), "in0")
     hidden = (Param("x", (HIDDEN,), "bf16", "read"), Param("y", (HIDDEN,), "bf16", "write"))

@@ -122,7 +122,7 @@ def run_step(
     features: Features,
     writes: Sequence[str],
 ) -> dict[str, torch.Tensor]:
-    """Compiles a step and checks and runs it as `check_pieces`."""
+    """Compile a step, and check and run it like `check_pieces`."""
     return check_pieces(CompiledStages(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
 
 
@@ -134,7 +134,7 @@ def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def strided(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The same tensor with its axes lying in memory in this order, the last one innermost."""
+    """Return the same tensor with this order of axes in memory, the last one innermost."""
     inverse = [order.index(axis) for axis in range(len(order))]
     return tensor.permute(order).contiguous().permute(inverse)
 

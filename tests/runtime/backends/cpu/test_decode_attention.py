@@ -1,4 +1,4 @@
-"""Native attention of a decode step against the reference interpreter's."""
+"""Native attention of a decode step, compared with the reference interpreter's."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ OF_W = rows(4, None, 2, 3)
     ],
 )
 def test_refusals(change: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
-    """By the validator, in words."""
+    """The validator refuses these schedules."""
     memory = memory_of(CASES["blocks of tokens"], torch.float32)
     program = program_of(dataclasses.replace(grouped(3, 20), **change), memory, "input")
     with raises(kind, **fields):

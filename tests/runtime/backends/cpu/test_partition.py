@@ -138,7 +138,7 @@ HEADS, WIDTH = 4, 32
 
 
 def test_heads_run_with_their_rotary_embedding() -> None:
-    """A product to [rows, heads * width], halves of heads turned, written as [heads, rows, width]."""
+    """A product gives [rows, heads * width]; halves of heads are rotated and written as [heads, rows, width]."""
     inputs = {"x": torch.randn(M, K), "w": torch.randn(HEADS * WIDTH, K), "cos": torch.randn(M, WIDTH)}
     writes = {"y": torch.zeros(HEADS, M, WIDTH)}
     half = (M, HEADS, WIDTH // 2)

@@ -294,7 +294,7 @@ def test_values_carried_on(iterations: int) -> None:
 
 
 def test_a_loop_of_unknown_length() -> None:
-    """Also of none."""
+    """The loop may have no iterations."""
     body = sums(LARGE)
     step = stage("step", body, memory("y", LARGE), memory("x", LARGE), memory("y", LARGE))
     program = program_of([body], [], step, upper="n")

@@ -1,4 +1,4 @@
-"""Padding of a prompt's last chunk is left out, and nothing of it reaches what the prompt leaves behind."""
+"""Padding of a prompt's last chunk is not computed, and has no effect on the rows and states of the prompt."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_scores_are_the_references_to_the_bit(
 def test_keys_are_scored_by_their_exact_products(
     heads: int, kv_heads: int, dim: int, dtype: torch.dtype, features: Features
 ) -> None:
-    """Whatever is scored beside them, and by whichever thread: a key's sum has one order."""
+    """The sum of a key's score has a fixed order, whatever other keys are scored with it, and by whichever thread."""
     case, step = scores_case(heads, kv_heads, dim, 16, dtype), of_bits(SCORES, 16)
     got = run_step(step, query_attention.lower_quantized_key_scores, case, {}, features, ["scores"])["scores"]
     torch.testing.assert_close(got, reference_scores(case, step), rtol=1e-5, atol=1e-4)

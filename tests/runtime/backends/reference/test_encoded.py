@@ -240,7 +240,7 @@ def test_gathering_into_encoded_rows_is_gathering_and_encoding(dtype: torch.dtyp
 
 
 def refused_dtypes(step: Any, param: str, other: str, **shapes: tuple[str, tuple[int, ...]]) -> None:
-    """Run a step on parameters (dtype, shape), of which `param` must have the dtype of `other` and has not."""
+    """Check that a step is refused because `param` does not have the dtype of `other`."""
     dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
     writes = {name: torch.zeros(shape, dtype=dtypes[dtype]) for name, (dtype, shape) in shapes.items()}
     dtypes_of = {"dtype": shapes[param][0], "other_dtype": shapes[other][0]}

@@ -366,7 +366,8 @@ def test_a_temporary_under_a_spilled_buffer_is_lost() -> None:
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_what_a_producer_leaves_out_of_its_slot_is_poison(checked: bool) -> None:
-    """Rows 0 and 1 of even slots are filled, rows 2 and 3 of odd ones. The rest is NaN, or if not checked stale."""
+    """Rows 0 and 1 of even slots are filled, and rows 2 and 3 of odd ones. Other rows are NaN with checks, else
+    stale."""
     half = copy_body("half", (2, 8))
     source = Port(view_of("x", (2, 8), 0, ("i", 32), ("odd", 16)))
     fill = stage("load", half, (source, slot("a", 1, 0, (2, 8), ("odd", 16))), ("a",))
