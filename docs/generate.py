@@ -38,6 +38,17 @@ from sscc.runtime.artifact import manifest, signature
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
+READERS = {
+    "cli.md": "users of the command line who look up a command or an option",
+    "python.md": "users of `import sscc` who look up a class or a function",
+    "passes.md": "compiler engineers who look up a pass",
+    "kv.md": "compiler engineers who read or write IR, or need the exact definition of an operation",
+    "df.md": "compiler engineers who read the stages and streams of a dump",
+    "schedule.md": "engineers who read a schedule, or write a backend for it",
+    "artifact.md": "engineers who read the files of an artifact",
+    "machine.md": "accelerator architects who describe a machine, or look up the origin of a figure",
+    "errors.md": "users who look up an error, and authors of programs that handle errors",
+}
 ELEMENTS = {
     "f": "a float type",
     "row": "rows",
@@ -63,8 +74,8 @@ def main() -> int:
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with its text."""
-    made = {
+    """Return every generated file with its text: a title, the notice, the page's readers, and its contents."""
+    contents = {
         "cli.md": _command_line(),
         "python.md": _python(),
         "passes.md": _passes(),
@@ -75,7 +86,11 @@ def pages() -> dict[Path, str]:
         "machine.md": _machine(),
         "errors.md": _errors(),
     }
-    return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
+    written = {}
+    for name, parts in contents.items():
+        title, notice, *rest = parts
+        written[REFERENCE / name] = "\n\n".join([title, notice, f"*For {READERS[name]}.*", *rest]) + "\n"
+    return written
 
 
 # ------------------------------------------------------------------------------------------------------ docstrings
@@ -385,7 +400,7 @@ def _machine() -> Iterator[str]:
 
 
 def _letters() -> str:
-    """What the letters of shapes stand for."""
+    """Return the meanings of the letters in shapes."""
     text = (operations.__doc__ or "").partition("Letters: ")[2]
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -131,8 +131,8 @@ class CachePlan:
     def all_of(self, layer: int) -> list[tuple[LayerGroup, int]]:
         """Return all groups of a layer with its index in each: the group that `of` returns, then those marked `beside`.
         """
-        beside = (group for group in self.groups if group.beside and layer in group.layers)
-        return [self.of(layer), *((group, group.layers.index(layer)) for group in beside)]
+        others = (group for group in self.groups if group.beside and layer in group.layers)
+        return [self.of(layer), *((group, group.layers.index(layer)) for group in others)]
 
     @property
     def sources(self) -> dict[int, int]:

@@ -75,7 +75,7 @@ class RowFormat:
         return self.code_bytes(dim) + -(-dim // self.group) * self.scale_bytes
 
     def numbers(self, nbytes: int) -> int:
-        """Return the number of numbers in an encoded row of `nbytes` bytes; not positive if no row has that size."""
+        """Return the number of values in an encoded row of `nbytes` bytes; not positive if no row has that size."""
         whole, left = divmod(nbytes, self.width(self.group))
         if 0 < left <= self.scale_bytes:
             return 0
@@ -131,7 +131,7 @@ def format_of(dim: int, nbytes: int) -> RowFormat | None:
 
 
 def numbers_in(nbytes: int, dim: int | None) -> int:
-    """Return the number of numbers in an encoded row of `nbytes` bytes: `dim` if it is known and possible, else the
+    """Return the number of values in an encoded row of `nbytes` bytes: `dim` if it is known and possible, else the
     number for the format `INT8`."""
     return dim if dim is not None and format_of(dim, nbytes) else INT8.numbers(nbytes)
 

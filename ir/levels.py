@@ -249,9 +249,9 @@ def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
     attributes[LAYERS] = ir.DictAttr.get(
         {name: ir.DenseI64ArrayAttr.get(list(group.layers)) for name, group in named.items()}
     )
-    beside = [ir.StringAttr.get(group.name) for group in groups if group.beside]
-    if beside:
-        attributes[BESIDE] = ir.ArrayAttr.get(beside)
+    marked = [ir.StringAttr.get(group.name) for group in groups if group.beside]
+    if marked:
+        attributes[BESIDE] = ir.ArrayAttr.get(marked)
 
 
 def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:

@@ -1053,11 +1053,11 @@ class RecurrentStep(Op):
     """A decode step of a recurrence (`Recurrence`), from the state after the previous token of each slot. An inactive
     token returns zeros, and the state of a slot without an active token is unchanged.
 
-    With `pending`, tokens may be taken back. `state` is then the state after the first held[b, h] positions, and row
-    p mod Pend of `pending` has the inputs of position p behind them: key | value | decay | beta, 0 without a beta. The
-    step first applies the inputs of positions held[b, h] .. position[b] - 1. A step of one token per slot applies that
-    token too. A step of several stores the state before its first token, writes the inputs of its active tokens to
-    `pending`, and keeps no state after them. `held` becomes the number of positions in the state.
+    With `pending`, tokens can be taken back later. `state` is then the state after the first held[b, h] positions. For
+    each later position p, row p mod Pend of `pending` has the inputs: key | value | decay | beta (0 without a beta).
+    The step first applies the inputs of positions held[b, h] .. position[b] - 1 to the state. A step of one token per
+    slot then applies that token. A step of several tokens does not apply its own tokens: it writes the inputs of the
+    active ones to `pending`. `held` becomes the number of positions that the state contains.
     """
 
     op, kind = "recurrent_step", "recurrent_step"

@@ -1,10 +1,10 @@
 """build-entries: the entry points `prefill`, `decode` and `score` are built, as control flow around the layers.
 
 What: `decode` and `verify` run embedding, layers and head once for all slots. `score` runs the head of `decode` on the
-hidden states of as many positions of the last prefilled prompt, so that it adds only a call to the program; it is
-omitted if there are more slots than such positions. `prefill` runs one sequence layer by layer, phase after phase
-(embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last chunk of a layer,
-that layer is compressed into its slot of the decode cache.
+hidden states of the last prefilled prompt, at one position per slot, so that it adds only a call to the program; it is
+omitted if there are more slots than positions of a prompt. `prefill` runs one sequence layer by layer, phase after
+phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last chunk of a
+layer, that layer is compressed into its slot of the decode cache.
 
 A prompt may share a prefix with an earlier one: its first `reused` chunks are skipped, because their rows are already
 in the states of the slot, or in the scratch if the layers have no such states.

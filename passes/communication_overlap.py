@@ -143,8 +143,8 @@ class _Finder:
         It must have one result, which is not an update in memory, and no stage from the chain's first one to it may
         update memory, because stages in front of it will fire behind them.
         """
-        alone = len(op.results) == 1 and df.BOUNDED not in self._bodies[op].function.attributes
-        return alone and not any(first <= place <= self._place[op] for place in self._updating)
+        has_one_result = len(op.results) == 1 and df.BOUNDED not in self._bodies[op].function.attributes
+        return has_one_result and not any(first <= place <= self._place[op] for place in self._updating)
 
     def _links(self, run: Sequence[tuple[ir.Operation, int, tuple[ir.Operation, ...]]], axis: int) -> list[Link] | None:
         """Return the links of a chain whose last result is cut along an axis; None if a stage would need more than one

@@ -101,7 +101,7 @@ class Consequences:
         """Return all cuts together with this one. Raises NotCuttable if one of its consequences is impossible."""
         self.require(value, axis, [Segment(value.type.shape[axis], self.ranks)])
         self._settle()
-        # Segments about which nothing is known are whole. This has consequences too.
+        # Segments without a known division are not divided. This has consequences, too.
         for known, cut in list(self.cuts.items()):
             if any(segment.parts == OPEN for segment in cut.segments):
                 closed = [Segment(s.size, s.parts or 1) for s in cut.segments]
@@ -326,7 +326,7 @@ def _outermost(op: ir.Operation) -> ir.Operation:
 
 
 def _in_any_size(op: ir.Operation) -> bool:
-    """Return True if an operation makes a tensor anew that `resized` can make in another size."""
+    """Return True if an operation creates a tensor that `resized` can create in another size."""
     return op.name == "tensor.empty" or fill_value(op) is not None or is_splat(op)
 
 

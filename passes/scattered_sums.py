@@ -145,5 +145,5 @@ def _is_elementwise(op: ir.Operation) -> bool:
     made_anew = producer(op.operands[len(op.operands) - 1])
     maps = all(ir.AffineMapAttr(each).value == identity for each in op.attributes["indexing_maps"])
     inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
-    alone = all(inner.name.startswith(("arith.", "math.")) for inner in inside[:-1])
-    return maps and alone and made_anew is not None and made_anew.name == "tensor.empty"
+    is_arithmetic = all(inner.name.startswith(("arith.", "math.")) for inner in inside[:-1])
+    return maps and is_arithmetic and made_anew is not None and made_anew.name == "tensor.empty"

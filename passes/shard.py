@@ -123,11 +123,11 @@ class Shard(Pass):
         shape = shape_of_grid(self.ranks, parts_in(cuts))
         assert shape is not None  # `decide_cuts` makes only cuts that have a common grid
         make_grid(module, shape)
-        apart = _cut_apart(module, cuts)
+        split_tensors = _cut_apart(module, cuts)
         _note_parts(module, cuts)
         scattered = ScatteredSums.on(module, self.ranks)
         for function in functions(module):
-            _Rewriter(module, function, cuts, apart, scattered, self.sums == "model").rewrite()
+            _Rewriter(module, function, cuts, split_tensors, scattered, self.sums == "model").rewrite()
             gather_sums_once(function)
 
 
@@ -165,11 +165,12 @@ class _Rewriter:
         module: ir.Module,
         function: Any,
         cuts: Mapping[ir.Value, Cut],
-        apart: Set[str],
+        split_tensors: Set[str],
         scattered: ScatteredSums,
         rounds: bool,
     ) -> None:
-        self.module, self.function, self.apart, self.scattered, self.rounds = module, function, apart, scattered, rounds
+        self.module, self.function, self.split_tensors = module, function, split_tensors
+        self.scattered, self.rounds = scattered, rounds
         results = [result for op in function.entry_block.operations for result in op.operation.results]
         self.values = [*function.arguments, *results]
         self.cuts = {value: cuts[value] for value in self.values if value in cuts}
@@ -303,7 +304,7 @@ class _Rewriter:
         for index, (value, argument) in enumerate(zip(self.function.arguments, arguments, strict=True)):
             if value in self.cuts:
                 cut = self.cuts[value]
-                name = f"{argument.name}.cut{cut.axis}" if argument.name in self.apart else argument.name
+                name = f"{argument.name}.cut{cut.axis}" if argument.name in self.split_tensors else argument.name
                 sources = argument.made_of if name != argument.name else argument.sources
                 arguments[index] = replace(argument, name=name, sources=sources, cut=str(cut))
         self.function.attributes["arg_attrs"] = ir.ArrayAttr.get([argument.attributes() for argument in arguments])

@@ -1,10 +1,10 @@
 """thread-cache: attention over the captured tokens becomes attention over a compressed KV cache.
 
-What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
-prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and where the end of
-the prompt selects rows the collection of observation queries and of their log-sum-exp. For every layer a `compress`
-function is added: SnapKV scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these,
-written into a slot of the decode cache. Nothing is fused: the algorithm stands as a person would write it.
+What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows. In a
+prefill layer it becomes an append to the layer's prompt scratch and full causal attention over it. If the end of the
+prompt selects rows, a prefill layer also collects the observation queries and their log-sum-exp. Each layer gets a
+`compress` function: SnapKV scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these
+positions, written into a slot of the decode cache. Nothing is fused yet, so that the IR reads like the definition.
 
 Why: a captured model has no cache. This pass fixes the cache's size, so that all later tensors have static sizes that
 do not grow with the context.

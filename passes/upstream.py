@@ -2,8 +2,8 @@
 
 They do not change the level of a module, and the module's history (`sscc.passes`) does not record them: they change how
 a value is computed and not its definition, so that compilation continues as if they had not run. (Before
-`split-layers`, `cse` may merge equal computations of two layers; then layers cannot be told apart any more, which that
-pass refuses.)
+`split-layers`, `cse` may merge equal computations of two layers. `split-layers` then refuses the module, because it
+cannot tell the layers apart.)
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What compiled models are compared with: transformers' own decoding, the definition, the independent SnapStream, and
-each other at all levels."""
+"""Comparisons of compiled models with transformers' own decoding, the definition, the independent SnapStream, and each
+other at all levels."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ PROMPT = 40
 """Tokens: several chunks, and more than any window."""
 NEW_TOKENS = 24
 EXACT = 1e-4
-"""How far a row of logits may be from transformers', of its norm: both sum in f32, in another order."""
+"""Tolerance for the logits of a step, relative to their norm: transformers also sums in f32, but in another order."""
 NEAR = 1e-4
-"""How far a logit may be, of up to 8.4, in f32; measured: 2.2e-5 at most, over all families."""
+"""Tolerance for a single logit in f32, of up to 8.4. Largest measured error over all families: 2.2e-5."""
 SCORE_TIE = 1e-5
 """Pooled scores are sums of up to 6 probabilities, each off by about as much as the logits of attention (1e-6)."""
 
@@ -79,7 +79,7 @@ def agreement(model_type: str, folder: Path, variation: str = "") -> str:
         compile_model(CompileOptions(file, folder / "model.mlir", weights="none", compile_to="import", **shape))
         return agreement(text.model_type, folder) or str(text.model_type)
     except Exception as error:
-        # transformers builds no such model, and neither need we, where a config says enough to be refused.
+        # transformers cannot build such a model; sscc need not, because its config is enough to refuse it.
         _refuse_config(config, folder, shape)
         if variation:
             raise UnsupportedError(f"transformers builds no such model: {error}") from error

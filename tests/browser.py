@@ -1,4 +1,4 @@
-"""Chromium for tests of pages, where the machine has one: what goes wrong in a page, and what it asks for."""
+"""Chromium for tests of pages, if the machine has one: errors in a page, and its requests."""
 
 from __future__ import annotations
 

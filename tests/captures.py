@@ -1,8 +1,8 @@
-"""What torch.export makes of a tiny model, kept for the next test that compiles the same one in the same shape.
+"""Results of torch.export for tiny models, kept for the next test that compiles the same model in the same shape.
 
-An export takes half a second and depends on the model's class, its config and the shapes alone, and where there are
-sliding windows on the context: weights are not in it. Everything after it, from the import into MLIR on, is done anew
-in every compilation.
+An export takes half a second. It contains no weights: it depends only on the model's class, its config, the shapes,
+and, if the model has sliding windows, on the context. All later steps, from the import into MLIR on, run in every
+compilation.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import torch
 from sscc.compiler.frontend import capture, operator
 
 KEPT = 64
-"""How many exports, the last that were asked for."""
+"""Number of exports that are kept: the most recently used ones."""
 
 
 _EXPORT = capture._export
 
 
 class Exports:
-    """In place of `capture._export`, for models built from a config: what was made of an equal one is given again."""
+    """Replacement of `capture._export` for models built from a config: it returns the export of an equal model
+    again."""
 
     def __init__(self, export: Callable[..., capture.Captured] = _EXPORT) -> None:
         self._export = export
@@ -34,7 +35,7 @@ class Exports:
     def __call__(self, entry: Any, *arguments: Any) -> capture.Captured:
         if entry.exported:
             return self._export(entry, *arguments)
-        # Of the context a forward knows whether a window is inert in it.
+        # If a model has windows, its forward depends on the context: a window of at least the context has no effect.
         fields = ("sliding_window", "attention_chunk_size")
         windows = any(getattr(entry.model.config, field, None) is not None for field in fields)
         context = operator._context.get() if windows else None

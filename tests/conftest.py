@@ -32,7 +32,7 @@ os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 hypothesis.settings.register_profile("sscc", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("sscc")
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
-# What a shell without job control starts in the background ignores interrupts, and so would the tests of them.
+# A shell without job control starts background processes with interrupts ignored; tests of interrupts would then fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -70,12 +70,12 @@ LONGEST = (
     "tests/runtime/engine/test_company.py",
     "tests/test_soak.py",
 )
-"""Files that take long. Of several processes none is to begin one when the others are about to finish."""
+"""Files with long tests. No process should begin one of them when the others are about to finish."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update-goldens", "--update-golden", action="store_true", help="make the files under tests/goldens anew"
+        "--update-goldens", "--update-golden", action="store_true", help="write the files under tests/goldens again"
     )
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in a random order")
 
@@ -124,7 +124,7 @@ def _file(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: the garbage collector need not look at it again and again."""
+    """Imported objects stay, so the garbage collector does not need to examine them again and again."""
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # or bindings complain at exit of what is left; pytest collects five times before
@@ -154,7 +154,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _exports_kept() -> Iterator[None]:
-    """What torch.export makes of one model in one shape serves all tests of a process."""
+    """All tests of a process share the result of torch.export for one model in one shape."""
     if "sscc.compiler.frontend.capture" not in sys.modules:  # no test that was collected captures
         yield
         return
@@ -178,7 +178,7 @@ def _functions_kept() -> Iterator[None]:
 
 @pytest.fixture
 def exports_anew() -> Iterator[None]:
-    """In this test every model is exported anew."""
+    """Export every model again in this test."""
     from tests.captures import exports_anew
 
     with exports_anew():

@@ -1,4 +1,4 @@
-"""Tiny random decoders, one per feature that a family of models brings, and what it takes to compile and run them."""
+"""Tiny random decoders, one per feature of a family of models, and the options that compile and run them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ TWO_KINDS: dict[str, PreTrainedConfig] = {
     ),
 }
 
-# Layers with a sliding window, all of them and beside others: a window within a chunk, and one of parts of three.
+# All layers or some have a sliding window: one shorter than a chunk, and one that spans parts of three chunks.
 WINDOWED: dict[str, PreTrainedConfig] = {
     "windows-alone": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=5),
     "windows-among-others": Gemma3TextConfig(
@@ -406,7 +406,7 @@ def _file_name(*key: object) -> str:
 
 
 def adapted(captured: Path, file: Path, geometry: Geometry, target: str = "rdu") -> None:
-    """Writes a dump of level import anew for another geometry and another machine: what was captured knows neither."""
+    """Rewrite a dump of level import for another geometry and machine, which do not affect captured operations."""
     with mlir():
         module = read_dump(captured)
         set_facts(module, get_facts(module)[0], geometry)
@@ -422,7 +422,8 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def feed(session: TorchSession, prompt: Sequence[int], tokens: Sequence[int], slot: int = 0) -> Tensor:
-    """Logits [1 + len(tokens), V]: after the prompt, then after each of `tokens`, which are given, not chosen."""
+    """Return the logits [1 + len(tokens), V] after the prompt and after each of `tokens`, which are fed without
+    sampling."""
     rows = [session.prefill(slot, prompt)]
     rows += [session.decode({slot: token})[slot].clone() for token in tokens]
     return torch.stack(rows)
@@ -454,12 +455,12 @@ def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tenso
 
 
 def caches(session: TorchSession, slot: int = 0) -> Tensor:
-    """A copy of a slot's K and V, [2, L, Hkv, R, D]; of encoded rows the numbers."""
+    """Return a copy of a slot's K and V, [2, L, Hkv, R, D]; encoded rows are dequantized."""
     return torch.stack([numbers(session.interpreter.tensor(name)[:, slot]) for name in ("k_cache", "v_cache")])
 
 
 def numbers(state: Tensor) -> Tensor:
-    """A state, or where it has encoded rows the numbers that they stand for."""
+    """Return a state; encoded rows are dequantized."""
     return torch.from_numpy(decode(state.numpy())) if state.dtype is torch.int8 else state
 
 

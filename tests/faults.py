@@ -33,7 +33,7 @@ class Steps:
 
 
 Fault = Callable[[str, Callable[[], object]], None]
-"""What happens in place of a step: it is told the step's name and how to take a part of it, where that is possible."""
+"""A replacement of a step: it gets the step's name and, where possible, a function that runs a part of the step."""
 
 
 @contextmanager

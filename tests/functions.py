@@ -1,9 +1,9 @@
-"""Native code that is not optimised, kept function by function for the next program that has the same ones, and in
-memory where sessions would write it to the user's cache and link it.
+"""A cache of native functions compiled without optimisation, for later programs with the same functions. It is in
+memory, in place of the files in the user's cache.
 
 Programs of one model at several levels, and of models of one shape, have most of their functions in common. Without
-optimisation nothing is inlined, so what is made of a function depends on its text and on what it calls, and on nothing
-else of its module. Plans, and everything before the text, are made anew for every program.
+optimisation nothing is inlined, so the code of a function depends only on its text and on the functions that it
+calls. Plans, and all steps before the text, are computed for every program.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Functions:
         return SharedJit(module, cpu, self)
 
     def addresses(self, module: Module, cpu: str) -> dict[str, int]:
-        """Where each exported function is in memory, for as long as this object lives."""
+        """Return the address of each exported function, valid while this object lives."""
         texts = {name: function.text() for name, function in module._functions.items()}
         callees = {name: list(dict.fromkeys(_CALLED.findall(text))) for name, text in texts.items()}
         digests = {name: _digest(text) for name, text in texts.items() if not module.get(name).exported}
         parts = {name: _reached(name, callees) for name in module.exported}
-        # What is exported may have another name elsewhere, and nothing of the module calls it.
+        # An exported function may have another name in another module, and no function of the module calls it.
         own = {name: _digest(texts[name].replace(f'@"{name}"', '@""', 1)) for name in parts}
         keys = {name: (cpu, own[name], *(digests[part] for part in parts[name][1:])) for name in parts}
         missing = {key: name for name, key in keys.items() if key not in self._kept}
@@ -74,7 +74,7 @@ class SharedJit:
         return self._functions.addresses(self._module, self._cpu)
 
     def object_code(self) -> bytes:
-        """All of the module, made anew: a file has to stand alone."""
+        """Return the whole module, compiled completely, because a file must be self-contained."""
         return _JIT(self._module, self._cpu, 0).object_code()
 
 

@@ -1,17 +1,18 @@
-"""``python -m tests.soak --requests 50000``: a server under good and hostile clients at once, until so many requests.
+"""``python -m tests.soak --requests 50000``: a server under good and hostile clients at once, for a number of requests.
 
-The server is a process of its own, `sscc serve` with a tiny model, on the loopback interface. Checked are, all along:
+The server, `sscc serve` with a tiny model, is a separate process on the loopback interface. During the run these are
+checked:
 
-* good requests, whole and streamed, get the answers that they got alone, in every bit of their logprobs too;
-* hostile ones get an answer or a refusal (2xx, 4xx, 503 where large bodies are too many at once), never 500;
-* another process asks for /health every few milliseconds, and has its answer within the bound;
+* Good requests, whole and streamed, get the same answers as alone, including every bit of their logprobs.
+* Hostile requests get an answer or a refusal (2xx, 4xx, or 503 for too many large bodies at once), never 500.
+* Another process asks for /health every few milliseconds, and gets its answer within the bound.
 
-and in the end: no request is left, the server has the descriptors and, within the bound, the memory that it had after
-its first requests of every kind, and it ends by a signal with exit code 0.
+At the end no request is left, the server has as many file descriptors and, within the bound, as much memory as after
+its first requests of every kind, and a signal ends it with exit code 0.
 
 With ``--speculate`` the server verifies drafts, and the answers must be those of a server without drafts.
 
-Exit code 1 where one of them does not hold. The figures are printed as JSON.
+The exit code is 1 if a check fails. The figures are printed as JSON.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ HALF = "ð"
 
 @dataclass
 class SoakReport:
-    """What was seen; seconds and MiB. `problems`: what does not hold."""
+    """Measurements; seconds and MiB. `problems`: violated requirements."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -359,7 +360,8 @@ class Clients:
                 await self._http.post(path, json=body | more)
 
     async def raw(self) -> None:
-        """What is no request: garbage, halves of heads and bodies, bodies in tiny pieces, lengths that are wrong."""
+        """Send bytes that are not a request: garbage, halves of heads and bodies, bodies in tiny pieces, wrong
+        lengths."""
         head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         sent = self._random.choice(
             [
@@ -391,7 +393,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class Options:
-    """How much, for how long, and within which bounds; see `main`."""
+    """Size, duration and bounds of a run; see `main`."""
 
     requests: int = 50_000
     connections: int = 12
@@ -403,7 +405,7 @@ class Options:
 
 
 def soak(artifact: Path, options: Options) -> SoakReport:
-    """Serves an artifact under so many requests; what does not hold is in the report's `problems`."""
+    """Serve an artifact under `requests` requests; the report's `problems` has the violated requirements."""
     report, expected = SoakReport(), list[Any]()
     if options.speculate:
         with served(artifact) as (_, url):

@@ -37,5 +37,5 @@ def changed(figures: Mapping[str, float], base: Target | None = None) -> Target:
 
 
 def with_chip(nbytes: int, base: Target | None = None) -> Target:
-    """The target with so much memory on the chip, in one memory unit."""
+    """Return the target with an on-chip memory of this size, in one memory unit."""
     return changed({"sram.capacity": nbytes, "pmu_bytes": nbytes}, base)

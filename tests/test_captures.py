@@ -1,4 +1,4 @@
-"""What tests keep of captures: an export is given again for an equal model in an equal shape, and for no other."""
+"""Kept captures: an export is returned for an equal model in an equal shape, and for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deploy/ has: files that say what their readers understand, and metrics that a fleet has."""
+"""Files in deploy/: valid for their readers, with metrics that a fleet has."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from tests.tiny_configs import MOST_USED, VARIATIONS, variations
 
 NEW_TOKENS = 64
 EXACT_TOKENS = 30
-"""How many are compared one by one with transformers' own, to the last row of sinks and ring. In bf16 errors are means,
-over more of them."""
+"""Number of tokens compared one by one with transformers' own, up to the last row of sinks and ring. In bf16 the mean
+error of more tokens is compared."""
 SELECTED_STEPS = 10
 
 
@@ -53,17 +53,17 @@ SINGULAR = {
 
 @pytest.mark.parametrize("model_type", SINGULAR)
 def test_tiny_models_of_types_that_capture_does_something_for(model_type: str, tmp_path: Path) -> None:
-    """As `benchmarks/coverage.py` does for every type."""
+    """The comparison that `benchmarks/coverage.py` makes for every type."""
     assert agreement(model_type, tmp_path) == SINGULAR[model_type]
 
 
-# A class of hybrid layers without any of these, whose gate is a strided part of a product.
+# A model type for hybrid layers, here with attention only; its gate is a strided part of a product.
 VARIED = (("qwen3_5_text", "every layer attends"),)
 
 
 @pytest.mark.parametrize(("model_type", "variation"), VARIED)
 def test_tiny_models_of_types_with_other_fields(model_type: str, variation: str, tmp_path: Path) -> None:
-    """As `benchmarks/coverage.py --fields` does for the most used types."""
+    """The comparison that `benchmarks/coverage.py --fields` makes for the most used types."""
     assert agreement(model_type, tmp_path, variation) == ""
 
 

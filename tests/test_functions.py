@@ -1,4 +1,4 @@
-"""What tests keep of native code: a function is given again where it and all that it calls are the same."""
+"""Kept native code: a function is returned if it and all functions that it calls are equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.functions import Functions, SharedJit
 
 
 def adding(amounts: dict[str, int], called: int = 0) -> Module:
-    """Exported functions that add an amount, and what a function that they call adds."""
+    """Return exported functions that each add an amount and the result of a function that they call."""
     module = Module()
     inner = module.function("inner", [("x", I64)], [I64])
     inner.returns(inner["x"] + called)
@@ -21,7 +21,7 @@ def adding(amounts: dict[str, int], called: int = 0) -> Module:
 
 
 def results(functions: Functions, module: Module) -> dict[str, tuple[int, int]]:
-    """By name: where a function is, and what it makes of 100."""
+    """Return the address of each function and its result for 100, by name."""
     jit = functions(module, optimise=0)
     assert isinstance(jit, SharedJit)
     call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

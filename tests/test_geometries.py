@@ -97,7 +97,7 @@ def row_of(position: int, n: int, g: Geometry) -> int:
 @pytest.mark.parametrize("which", ["short", "fits", "long"])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_decode_writes_the_row_of_its_position_and_no_other(name: str, which: str, compiled: Compiler) -> None:
-    """Rows before the ring keep their bytes over its laps, and positions a lap apart share a row."""
+    """Rows before the ring keep their bytes when the ring wraps around, and positions one lap apart share a row."""
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, batch=1, chunk=chunk_of(name)).session(checked=True)
     n = {"short": g.sink + 1, "fits": g.budget, "long": min(g.budget + 2, CONTEXT - g.recent - 2)}[which]
@@ -132,7 +132,7 @@ def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compile
 
 @pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming", "all-candidates"])
 def test_within_the_budget_it_is_a_full_cache(name: str, compiled: Compiler) -> None:
-    """Bit for bit one of as many rows, and one of more rows to rounding, wherever the prompt ends."""
+    """The same bits as a cache of the same size, and equal to a larger one up to rounding, wherever the prompt ends."""
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, batch=1, chunk=8).session()
     full = replace(STATIC, recent=g.budget)

@@ -69,7 +69,7 @@ class Import:
 
 
 def module_files(root: Path, packages: Mapping[str, str]) -> dict[str, Path]:
-    """Modules by name. Empty ones are left out: whoever imports them learns nothing.
+    """Return the modules by name, except empty ones, whose imports have no effect.
 
     Args:
         packages: files and folders below `root` by the path that they are installed under.
@@ -145,7 +145,7 @@ def _is_in(module: str, name: str) -> bool:
 
 
 def faults(files: Mapping[str, Path], layers: Layers, apart: Apart) -> list[str]:
-    """What is wrong with the imports of these modules, a line each."""
+    """Return the errors in the imports of these modules, one line each."""
     imports, named = imports_of(files), {name for names in layers for name in names}
     faults = [f"{name} stands in no layer" for name in files if name != PACKAGE and folder_of(name, layers) is None]
     faults += [f"the layers name {name}, which is not there" for name in sorted(named) if not _holds(name, files)]
@@ -172,7 +172,7 @@ def _holds(name: str, files: Mapping[str, Path]) -> bool:
 
 
 def _first_circle(imports: list[Import]) -> list[str]:
-    """The imports of a circle, where there is one."""
+    """Return the imports of an import cycle, if there is one."""
     graph: dict[str, set[str]] = {}
     for item in imports:
         graph.setdefault(item.importer, set()).add(item.imported)
@@ -200,7 +200,7 @@ SMALL: Layers = (("p.side",), ("p.low",), ("p.high",))
 
 
 def found_in(folder: Path, sources: Mapping[str, str], apart: Apart = ()) -> list[str]:
-    """What is wrong with a package `p` of these sources, beside that of the others that `SMALL` names."""
+    """Return the errors in a package `p` with these sources, beside the others named in `SMALL`."""
     sources = {"low/a.py": "import os", "side.py": "x = 1", "high.py": "from p.low import a", **sources}
     for name, text in sources.items():
         path = folder / "src" / name

@@ -1,4 +1,4 @@
-"""-O0, -O1 and -O2 compute the same, and what they launch is what they promise.
+"""-O0, -O1 and -O2 compute the same, with the documented numbers of launches.
 
 -O0 stores the result of every operation, -O1 fuses and works in tiles: they agree within rounding. -O2 only loops
 over what -O1 launches: it agrees bit for bit.
@@ -84,7 +84,7 @@ CASES = {
 
 
 def steps_of(session: TorchSession) -> Iterator[tuple[str, Tensor]]:
-    """What a server does with three slots, and the logits of every step.
+    """Run three slots like a server, and yield the logits of every step with its name.
 
     A prompt in one call; one in calls of a single chunk step, with decode steps of the first slot between them; then
     both decode, one behind the other; a slot that was never used and one that rests beside them; a slot used again.
@@ -149,7 +149,7 @@ def test_optimised_programs_agree_with_the_plain_one(case: str, opt_level: int, 
 
 @pytest.mark.parametrize("case", CASES)
 def test_looping_changes_no_bit(case: str, compiled: Compiler) -> None:
-    """Logits of every step, the caches of all slots, and what the last prefill selected."""
+    """The logits of every step, the caches of all slots, and the rows selected by the last prefill are equal."""
     apart, looped = run(compiled, case, 1), run(compiled, case, 2)
     for step, expected in apart.logits.items():
         assert torch.equal(looped.logits[step], expected), f"{step}: {difference(looped.logits[step], expected)[1]}"
@@ -184,7 +184,7 @@ def counted(compiled: CompiledModel) -> tuple[int, int]:
 
 @pytest.mark.parametrize("family", ["llama3-rope", "gpt2", "gpt-neox", "qwen3"])
 def test_three_launches_per_token(family: str, compiled: Compiler) -> None:
-    """Embedding, all layers, head. Two at -O1 and one per layer; at -O0 one per operation."""
+    """-O2 launches embedding, all layers, and head; -O1 launches two and one per layer, -O0 one per operation."""
     case = CASES[family]
     layers = case.compiled(compiled, 2).artifact.signature.layers
     counts = [counted(case.compiled(compiled, level)) for level in LEVELS]
@@ -228,7 +228,7 @@ SHAPE = CompileOptions(
 
 
 def of_layers(layers: int, folder: Path) -> Artifact:
-    """An artifact of a llama with so many layers, at -O2, without weights."""
+    """Return an artifact of a llama with `layers` layers, at -O2, without weights."""
     config = deepcopy(FAMILIES["llama3-rope"])
     config.num_hidden_layers = layers
     model = folder / f"{layers}"

@@ -1,4 +1,4 @@
-"""The documentation as a site: every page is in it, links lead somewhere; and the tutorial shows what is said."""
+"""The documentation as a site: it has every page, links have targets, and the tutorial's output is right."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The demo's model, SmolLM2-135M-Instruct, from its GGUF file to text: what `sscc run` says is in the repository.
 
 The model comes from the package index (examples/fetch_demo_model.py) and stays in .demo/. It is compiled twice, with
-512 rows both times: with top-K and without. `--update-goldens` makes the files in tests/goldens/smollm2 anew.
+512 rows both times: with top-K and without. `--update-goldens` writes the files in tests/goldens/smollm2.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TOPK = ["--kv-sink", "4", "--kv-recent", "64", "--kv-topk", "444"]
 STREAMING = ["--kv-sink", "12", "--kv-recent", "500", "--kv-topk", "0"]  # 504 recents would reach the key
 
 NEAR_TIE = 1e-3
-"""Where the golden's two largest logits are nearer than this, another token is no error. Eager PyTorch's logits and the
-interpreter's differ by 5e-5 on the long prompt (f32)."""
+"""If the golden's two largest logits differ by less than this, another token is not an error. The logits of eager
+PyTorch and of the interpreter differ by 5e-5 on the long prompt (f32)."""
 
 
 # ------------------------------------------------------------------------------------------- compiled once
@@ -53,7 +53,8 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def with_topk(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Weights inside, and eager PyTorch's goldens of the long prompt. Half a gigabyte: deleted in the end."""
+    """An artifact with embedded weights and eager PyTorch's goldens of the long prompt. It has half a gigabyte, and is
+    deleted at the end."""
     output = tmp_path_factory.mktemp("smollm2") / "topk.rdu"
     golden = ["--save-golden", "--golden-prompt-file", str(HAYSTACK), "--golden-tokens", "4"]
     assert cli.main(["compile", str(model), "-o", str(output), *CACHE, *TOPK, *golden, "-q", "--traceback"]) == 0
@@ -85,7 +86,7 @@ REPORTS: dict[tuple[Path, str], dict[str, Any]] = {}
 
 
 def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `sscc run --json` prints for one of PROMPTS; run once."""
+    """Return the output of `sscc run --json` for one of PROMPTS; it is run once."""
     if (artifact, prompt) not in REPORTS:
         REPORTS[artifact, prompt] = _report(artifact, prompt, capsys)
     return REPORTS[artifact, prompt]

@@ -56,7 +56,7 @@ SIZES: dict[str, int] = {
         "hidden_size_per_layer_input router_hidden_size moe_latent_size",
     ),
     **_sizes(12, "q_lora_rank qk_head_dim"),
-    # What begins at some position, or chooses blocks of positions, is to have begun before the prompt ends.
+    # Mechanisms that start at some position, or choose blocks of positions, should start before the prompt ends.
     **_sizes(16, "original_max_position_embeddings log_scaling_n_floor floor_scale"),
     # Of many heads of an index some score every position above 0: equal scores have no order.
     **_sizes(64, "index_n_heads"),
@@ -104,12 +104,12 @@ AT_MOST: dict[str, int] = {
         "moe_num_shared_experts",
     ),
 }
-"""Field -> what it becomes unless it is less. Heads of K and V that are as many as those of queries remain as many."""
+"""Largest value of a field. If a config has as many KV heads as query heads, it still has afterwards."""
 
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id")
 """Fields that a token of the vocabulary must stand in."""
 CAUSAL: dict[str, Any] = {"is_decoder": True, "is_encoder_decoder": False, "causal": True}
-"""What models that can do more must say to be decoders."""
+"""Fields that make a model of several kinds a decoder."""
 REQUIRED: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {
         "text_config": {
@@ -174,8 +174,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "zamba2": {**ZAMBA, "hybrid_layer_ids": [1, 3]},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
 }
-"""Type -> fields of its own, of what it is made of too. Where a default says how many and no more (None), transformers
-builds no model."""
+"""Type -> fields of this model type, and of its parts. transformers cannot build a model from a default of None."""
 
 
 MOST_USED = (
@@ -244,7 +243,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     },
     "every layer attends": {"layer_types": ["full_attention"] * LAYERS},
 }
-"""What a field of a config may be besides its default."""
+"""Values of config fields other than the defaults."""
 
 
 def tiny_config(model_type: str, variation: str = "") -> PreTrainedConfig:
@@ -257,7 +256,7 @@ def tiny_config(model_type: str, variation: str = "") -> PreTrainedConfig:
         if "rope_parameters" in changes:
             rope = {name: fields["rope_parameters"][name] for name in kept}
             changes = {"rope_parameters": changes["rope_parameters"] | rope}
-        # What a class has made of fields that change, it makes again.
+        # Fields that a class derives from the changed ones are derived again.
         derived = {name for field in changes for name in DERIVED.get(field, ())}
         fields = {name: value for name, value in fields.items() if name not in derived}
         fields |= changes
@@ -306,7 +305,7 @@ def _shrunk(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(name: str, value: Any, config: Mapping[str, Any]) -> Any:
-    """What a field of a config becomes."""
+    """Return the value of a config field in the tiny model."""
     if name in TOKENS:
         return value if value is None or value in range(VOCABULARY) else 0
     if name in SPREAD:

@@ -1,4 +1,4 @@
-"""Sessions as most tests want them: with torch tensors, which are compared with eager PyTorch's."""
+"""Sessions with torch tensors, which most tests compare with those of eager PyTorch."""
 
 from __future__ import annotations
 

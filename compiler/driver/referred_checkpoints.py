@@ -46,7 +46,7 @@ class ReferredCheckpointErrors(ErrorKind):
         "--weights reference cannot refer to an exported program such as {path}: embed its weights"
     )
     GONE = InputError, (
-        "{artifact} was compiled from the checkpoint {checkpoint}, which no longer exists, or lacks files: name a "
+        "{artifact} was compiled from the checkpoint {checkpoint}, which no longer exists or lacks files: name a "
         "checkpoint with --checkpoint"
     )
     NOT_REMEMBERED = InputError, (

@@ -28,7 +28,7 @@ class ExportedErrors(ErrorKind):
         "{path}: input {name} has a static dimension {dim} (size {size}), both must be dynamic: " + EXPORT_HOWTO,
     )
     DTYPE = UnsupportedError, (
-        "{path} computes {value} in {dtype}, and programs compute in f32 or bf16: export model.float() or "
+        "{path} computes {value} in {dtype}, but programs compute in f32 or bf16: export model.float() or "
         "model.bfloat16()"
     )
     NO_MODULE = InputError, "{path}: torch cannot make a module of the program: {cause}"

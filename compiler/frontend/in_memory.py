@@ -46,7 +46,7 @@ class InMemoryErrors(ErrorKind):
     MODULE_REPLACED = UnsupportedError, (
         "{name}: {module} is a {form}, where transformers has {expected}: merge adapters, and undo replacements"
     )
-    MODULE_MISSING = UnsupportedError, "{name} lacks the module {module}, which transformers' has"
+    MODULE_MISSING = UnsupportedError, "{name} lacks the module {module}, which the class of transformers has"
     NO_VALUES = UnsupportedError, "{name}: {tensor} is on the meta device and has no values: load the weights first"
     ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, but weights are read on the CPU: call model.cpu()"
     DOES_NOT_RUN = UnsupportedError, "{name} does not run: {cause}"

@@ -28,7 +28,7 @@ MAX_ELEMENTS = 1 << 25
 
 
 class KnownValues(TensorFacts[Tensor]):
-    """The numbers of the tensors of a running model, as far as they are known.
+    """Values of the tensors of a running model, as far as they are known without weights.
 
     Args:
         rounded: dtype of the program, if it is narrower than f32: values that the model rounds to it are kept unrounded

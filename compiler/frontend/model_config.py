@@ -82,8 +82,8 @@ class ModelConfigErrors(ErrorKind):
 class ModelConfigWarnings(ErrorKind):
     COMPILED_AS = (
         SsccWarning,
-        "{origin}: transformers {version} does not know the model_type {model!r}: it is compiled as {known}, whose "
-        "class architectures names, {name}{custom_hint}{lost_hint}",
+        "{origin}: transformers {version} does not know the model_type {model!r}: it is compiled as {known}, because "
+        "its architectures name the class {name}{custom_hint}{lost_hint}",
     )
 
 

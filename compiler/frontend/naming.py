@@ -203,12 +203,12 @@ def names_in(whole: PreTrainedConfig, config: PreTrainedConfig, stored: Iterable
     """
     names = list(stored)
     decoder = build_skeleton(config)
-    alone = text_names(names)
-    by_word = _stored_names(decoder, alone)
+    decoder_names = text_names(names)
+    by_word = _stored_names(decoder, decoder_names)
     own = StoredNames(
-        {name: alone[stored] for name, stored in by_word.renamed.items()},
+        {name: decoder_names[stored] for name, stored in by_word.renamed.items()},
         {
-            name: replace(each, parts={alone[part]: pattern for part, pattern in each.parts.items()})
+            name: replace(each, parts={decoder_names[part]: pattern for part, pattern in each.parts.items()})
             for name, each in by_word.joined.items()
         },
     )
@@ -242,15 +242,15 @@ def _names_inside(whole: PreTrainedConfig, decoder: PreTrainedModel, names: list
     inside = StoredNames({}, {})
     for name in (*in_whole.renamed, *in_whole.joined):
         if place and name.startswith(f"{place}."):
-            alone = _model_name(name.removeprefix(f"{place}."), [], known, prefix)
+            decoder_name = _model_name(name.removeprefix(f"{place}."), [], known, prefix)
         elif head and own_head and name.startswith(f"{head}."):
-            alone = own_head + name.removeprefix(head)
+            decoder_name = own_head + name.removeprefix(head)
         else:
             continue
         if name in in_whole.renamed:
-            inside.renamed[alone] = in_whole.renamed[name]
+            inside.renamed[decoder_name] = in_whole.renamed[name]
         else:
-            inside.joined[alone] = in_whole.joined[name]
+            inside.joined[decoder_name] = in_whole.joined[name]
     return inside
 
 
@@ -260,7 +260,7 @@ def _path(model: PreTrainedModel, part: torch.nn.Module | None) -> str:
 
 
 def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
-    """Return the model's names of what a checkpoint holds, by transformers' own rules."""
+    """Return the model's names of the tensors in a checkpoint, by transformers' own rules."""
     names = list(stored)
     if causal_class(config) is None:
         return StoredNames({name: name for name in names})

@@ -299,7 +299,7 @@ def _mxfp4_parts(blocks: str, scales: str, shape: tuple[int, int, int], read: Re
 
 
 def _exponents(scales: str, read: Read) -> torch.Tensor:
-    """Return exponents. Raises InputError where one stands for no number."""
+    """Return exponents. Raises InputError if one is NaN (255)."""
     exponents = read(scales)
     if bool((exponents == 255).any()):
         raise QuantizedErrors.EXPONENT(tensor=scales)

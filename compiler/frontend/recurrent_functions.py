@@ -180,7 +180,7 @@ class GatedUnits:
         return ({**inputs, "recurrent_states": None},)
 
     def compute(self, arguments: Arguments, recurrence: Compute) -> tuple[Tensor, None]:
-        """See `Form`. A gate of 0 is a decay of -inf: the state begins anew."""
+        """See `Form`. A gate of 0 is a decay of -inf: the state restarts."""
         x = arguments["hidden_states"]
         gate = (arguments["recurrent_gate"] * ~arguments["reset"]).float()
         one = torch.ones(*x.shape[:2], 1, 1)

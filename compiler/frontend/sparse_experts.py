@@ -5,11 +5,11 @@ zero except for each token's selected experts, scale a copy of the tokens per ex
 stacked matrices of all experts, and sum over experts. Rows of experts that are not selected are zero and remain zero:
 through a product because it has no bias, through an activation because it maps 0 to 0.
 
-While such a model runs, its functions are followed. A tensor is known by its rows [T, k, ..] of the selected experts
-and the single number that all its other elements have. If that is zero at the sum over experts, the sum over the
-selected experts replaces it, and the products are `sscc::expert_product`. The result is the same for all weights and
-inputs whose products are finite. After any other function the chain ends, nothing is replaced, and capture refuses the
-module.
+While such a model runs, the functions that it calls are observed. A tensor is represented by its rows [T, k, ..] of the
+selected experts and the single value that all its other elements have. If that is zero at the sum over experts, the sum
+over the selected experts replaces it, and the products are `sscc::expert_product`. The result is the same for all
+weights and inputs whose products are finite. After any other function the chain ends, nothing is replaced, and capture
+refuses the module.
 """
 
 from __future__ import annotations

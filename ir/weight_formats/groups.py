@@ -16,7 +16,7 @@ class GroupFormatErrors(ErrorKind):
     BITS = UsageError, "bits of weights must be one of {choices}, got {bits}"
     GROUP = UsageError, "a group must have an even number of weights, got {group}"
     MINIMUM = UsageError, "a minimum requires weights of 4 bits, and excludes a zero point"
-    FLOATING = UsageError, "weights of {kind} have 8 bits, without zero points and minimums"
+    FLOATING = UsageError, "{kind} weights must have 8 bits and neither zero points nor minimums"
     SCALES = UsageError, "the dtype of scales must be one of {choices}, got {scales!r}"
     UNKNOWN = (
         UsageError,

@@ -34,7 +34,7 @@ from sscc.runtime.backends.collectives.group import ALONE, Group
 class KeptRowErrors(ErrorKind):
     RANKS_MISSING = (
         UsageError,
-        "a slot cannot be copied by {present} of the program's ranks, because {ranks} ranks divide the slots' rows",
+        "the slots' rows are divided over {ranks} ranks, so {present} ranks of the program cannot copy a slot",
     )
 
 
@@ -247,7 +247,7 @@ class KeptRows:
         for group, state in self._signature.states:
             source, _ = self._owner(group, operation.source, self._group.rank)
             owner, place = self._owner(group, operation.slot, self._group.rank)
-            if source != owner:  # equal on all ranks, since all groups of neighbours are alike
+            if source != owner:  # the same on all ranks, because all groups of neighbours have the same layout
                 has = self._group.rank == source
                 names = state.slot(self._tensor, 0, operation.length)
                 sent = {name: parts[name] for name in names} if has else None

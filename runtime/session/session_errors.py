@@ -75,8 +75,8 @@ class SessionErrors(ErrorKind):
     ACCEPTED = UsageError, "slot {slot} cannot accept {tokens} tokens; the latest step of several fed it {fed}"
     REWIND = (
         UsageError,
-        "slot {slot} cannot go back by {tokens} tokens: it was fed {fed} after its prompt, and the program keeps the "
-        "rows of {most} more (--verify), or with recurrent states the tokens of the latest step of several",
+        "slot {slot} cannot go back by {tokens} tokens: it has {fed} tokens after its prompt, and the program can take "
+        "back at most {most} (--verify), or with recurrent states only tokens of its latest step of several tokens",
     )
     STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
     NO_STAGES = UsageError, "stages can only be watched in a program of one rank that runs a schedule"

@@ -13,7 +13,7 @@ LONGEST_WORD = 200
 
 
 def logged(text: object) -> str:
-    """Return a text of a client as a line of a log shows it: printable, and of at most `LONGEST_WORD` characters."""
+    """Return a client's text for a line of the log: printable, and with at most `LONGEST_WORD` characters."""
     line = printable(str(text)[: LONGEST_WORD + 1])
     return line if len(line) <= LONGEST_WORD else f"{line[:LONGEST_WORD]}.."
 

@@ -10,8 +10,8 @@ from typing import Literal
 from sscc.ir.option import check_options, option
 from sscc.ir.sizes import parse_bytes
 
-NEW_TOKENS = 64  # of an answer, if they fit
-QUEUE = 64  # requests that wait for a slot
+NEW_TOKENS = 64  # default length of an answer, if it fits
+QUEUE = 64  # default number of requests that may wait for a slot
 MAX_CHOICES = 128
 """Maximum number of answers to one request, over all its prompts."""
 

@@ -70,7 +70,7 @@ Clock = Callable[[], datetime]
 
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Field names under which clients send the thought before an answer."""
+"""Field names under which clients send the reasoning before an answer."""
 
 _ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' mark for the end of the last message
@@ -159,7 +159,7 @@ class ChatTemplate:
         """Return the text of a conversation, as transformers' `apply_chat_template` does.
 
         Args:
-            messages: fields that are None count as absent. A thought may be in any of `REASONING_FIELDS`; the template
+            messages: fields that are None count as absent. Reasoning may be in any of `REASONING_FIELDS`; the template
                 finds it under the first two.
             tools: functions that the model may call, in OpenAI's form; None for none.
             documents: for templates that read them.
@@ -205,7 +205,7 @@ class ChatTemplate:
 
 
 def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message without None fields, with its thought under the names that templates read."""
+    """Return a copy of a message without None fields, with its reasoning under the names that templates read."""
     calls = bool(message.get("tool_calls"))  # a message with only tool calls has a content of null
     plain = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     thought = next((plain[name] for name in REASONING_FIELDS if name in plain), None)

@@ -334,13 +334,13 @@ def check_loops(where: str, view: sch.View, scope: Scope) -> None:
         region = Region.of(0, list(zip(view.strides, view.shape, strict=True)))
         # Indices of outer loops may differ too; all other variables are equal in both iterations.
         shift = Linear(factor)
-        apart = [(factor, int(min(high - low, FAR)))]
+        shifts = [(factor, int(min(high - low, FAR)))]
         for name, other in moves.items():
             low, high = scope.bounds[name]
             if name != loop and name not in scope.shared:
                 reach = int(min(high - low, FAR))
                 shift = shift.plus(Linear(-other * reach))
-                apart.append((other, 2 * reach + 1))
-        moved = Region.of(shift.const, [*region.dims, *apart])
+                shifts.append((other, 2 * reach + 1))
+        moved = Region.of(shift.const, [*region.dims, *shifts])
         if overlap(region.dims, moved.dims, moved.offset) is not False:
             raise KernelProofErrors.LOOP_REWRITES(where=where, tensor=view.tensor, loop=loop, factor=factor)

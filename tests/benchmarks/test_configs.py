@@ -1,4 +1,4 @@
-"""The published configs: they have the sizes that their models are known by, and are admitted; the table."""
+"""The published configs have the sizes that their models are known for, and are admitted; the table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ PARAMETERS = {
     "qwen3.5-35b-a3b": 34.7,
     "recurrentgemma-2b": 2.01,
 }
-"""G weights of what is compiled, a text decoder without layers that predict further tokens. Model cards round them."""
+"""Billions of weights of the compiled text decoder, without layers that predict further tokens. Model cards round
+them."""
 KINDS = {
     "gemma-3-27b": (0, 5, 59, 61),
     "gpt-oss-120b": (0, 1, 34, 35),
@@ -67,7 +68,7 @@ KINDS = {
     "llama-3.1-70b": (0, 79),
     "llama-4-maverick": (0, 1, 3, 45, 46, 47),
 }
-"""The layers that are captured: as many for any number of them. Maverick's class fills the matrices of its experts."""
+"""Layers that are captured, for any number of layers. Maverick's class fills the matrices of its experts."""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in configs.FOLDER.glob("*.json")))

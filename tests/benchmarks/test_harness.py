@@ -124,7 +124,7 @@ def test_a_runner_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 class _Recorder:
-    """Stands for a Runner: notes who was asked; the third answer fails where it is told so."""
+    """A substitute for a Runner that records its calls. If requested, its second call fails."""
 
     def __init__(self, name: str, order: list[str], fails: bool = False) -> None:
         self.name, self.order, self.fails = name, order, fails

@@ -1,4 +1,4 @@
-"""The load on servers: what is asked, and what is counted."""
+"""The load on servers: its requests and its counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
 
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        listening.listen()  # uvicorn's thread may be slow to: who comes before it waits
+        listening.listen()  # before uvicorn's thread accepts; earlier clients wait
         running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=running.run, args=([listening],))
         thread.start()

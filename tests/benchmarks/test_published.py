@@ -141,7 +141,8 @@ def test_a_kernel_takes_what_takes_longest() -> None:
 
 
 def test_one_constant_for_all_steps() -> None:
-    """Where one explains all of them it is found; where steps are as long as published, or longer, it is 0."""
+    """A constant that explains all steps is found; it is 0 if modelled steps take as long as published ones, or
+    longer."""
     exact = fitted([(1.0, 10, 6.0), (2.0, 20, 12.0), (0.5, 1, 1.0)])
     assert exact == pytest.approx(0.5, rel=1e-3)
     assert fitted([(1.0, 10, 1.0), (2.0, 20, 1.9)]) == 0

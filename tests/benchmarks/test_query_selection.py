@@ -1,4 +1,4 @@
-"""What the benchmark of rows chosen by query makes of measurements."""
+"""Results that the benchmark of rows selected by query computes from measurements."""
 
 from __future__ import annotations
 

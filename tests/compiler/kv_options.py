@@ -1,4 +1,4 @@
-"""What the tests of the options for cache rows share: a small cache, and a model compiled with it in two ways."""
+"""Shared parts of the tests of options for cache rows: a small cache, and a model compiled with it in two ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of stacks of layers share: tiny models, what is compiled of them, and sessions that are fed tokens."""
+"""Shared parts of the tests of layer stacks: tiny models, their artifacts, and sessions that are fed tokens."""
 
 from __future__ import annotations
 
@@ -95,13 +95,14 @@ def eager_model(model: Callable[..., PreTrainedModel], family: str) -> PreTraine
 def artifacts_in(
     folder: Path, model: Callable[[str, str], PreTrainedModel], geometry: Callable[[str, str], Geometry], first: str
 ) -> Artifacts:
-    """`artifacts(family, way, opt_level, dtype)`: compiled once. Beside it lie the checkpoint, FAMILY.DTYPE, and the
-    dump of level graph, FAMILY.WAY.DTYPE.graph.mlir.
+    """Return `artifacts(family, way, opt_level, dtype)`, which compiles each artifact once.
+
+    `folder` also gets the checkpoint, FAMILY.DTYPE, and the dump of level graph, FAMILY.WAY.DTYPE.graph.mlir.
 
     Args:
-        model: of a family and a dtype.
-        geometry: of a family and a way to keep rows. A model is captured once, for the `first` way, and lowered once
-            for each.
+        model: returns the model of a family and a dtype.
+        geometry: returns the geometry of a family and a way to keep rows. A model is captured once, for the `first`
+            way, and lowered once for each way.
     """
 
     @cache
@@ -155,7 +156,7 @@ def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -
 def generated(model: PreTrainedModel, length: int, new: int) -> list[int]:
     """Return the tokens that transformers generates after a random prompt of `length` tokens."""
     prompt = torch.tensor([random_tokens(length)])
-    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
+    seen = torch.ones_like(prompt)  # otherwise tokens 0 of the prompt count as padding
     out = model.generate(prompt, attention_mask=seen, max_new_tokens=new, do_sample=False, pad_token_id=0)
     return [int(token) for token in out[0, length:]]
 
@@ -261,7 +262,7 @@ def check_company(session: Session) -> None:
 
 
 def check_copied(session: Session, second: Session, file: Path) -> None:
-    """A slot goes on alike from a snapshot in another slot, and from a file in another session."""
+    """Check that a slot continues equally from a snapshot in another slot and from a file in another session."""
     prompt, tokens = random_tokens(23), random_tokens(13, seed=2)
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)
@@ -287,8 +288,12 @@ def check_in_pieces(session: Session) -> None:
 
 
 def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> None:
-    """A prompt that goes on from the kept rows of so many of its first chunks, or of all that can be, has the logits of
-    the whole one, bit for bit: its own, and those of `new` tokens after it."""
+    """Check that a prompt that continues from kept rows has the logits of the whole prompt, bit for bit: its own, and
+    those of `new` tokens after it.
+
+    Args:
+        kept_chunks: numbers of first chunks whose rows are kept; the largest possible number is checked, too.
+    """
     chunk = session.signature.prefill_chunk
     prompt, tokens = random_tokens(5 * chunk + 3), random_tokens(new, seed=2)
     expected = fed(session, prompt, tokens)
@@ -302,7 +307,7 @@ def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> N
     sums = [part.nbytes for name, part in rows.items() if name.startswith("log_sum_exp")]  # which not every program has
     assert chunks[0].nbytes - sum(sums) == session.signature.chunk_bytes + session.signature.carried_bytes
     for count in (*kept_chunks, session.reusable_chunks(len(prompt))):
-        session.prefill(0, random_tokens(4 * chunk + 1, seed=3))  # another prompt, whose rows are in slot and scratch
+        session.prefill(0, random_tokens(4 * chunk + 1, seed=3))  # leaves rows of another prompt in slot and scratch
         session.start_prefill(0, prompt, [chunks[number] for number in range(count)])
         while not session.step_prefill(5):
             pass

@@ -227,7 +227,7 @@ def test_how_likely_a_prompt_is(llm: sscc.LLM) -> None:
 
 
 def test_a_grammar_needs_tokens_that_are_parts_of_texts(llm: sscc.LLM) -> None:
-    """This tokenizer's are words, between which a text has spaces that no token has."""
+    """The tokens of this tokenizer are words, and no token has the spaces between words."""
     with raises(ConstraintErrors.NOT_JOINED):
         llm.generate("the end", sscc.SamplingParams(grammar=sscc.Grammar.choice(["once"])))
     least = sscc.SamplingParams(temperature=0, max_tokens=5, min_tokens=5)

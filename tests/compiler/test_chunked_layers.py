@@ -63,7 +63,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 @cache
 def generated(length: int) -> tuple[list[int], np.ndarray]:
-    """What transformers generates from a random prompt of so many tokens, and the logits that it chooses by."""
+    """Return the tokens that transformers generates from a random prompt of `length` tokens, and their logits."""
     out = random_model("llama4").generate(
         torch.tensor([random_tokens(length)]), max_new_tokens=NEW, do_sample=False, pad_token_id=0,
         output_logits=True, return_dict_in_generate=True,

@@ -41,7 +41,7 @@ def sscc_process(*words: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def imported_by(statement: str) -> set[str]:
-    """Which heavy packages a fresh Python holds after `statement`."""
+    """Return the heavy packages that are imported in a new Python process after `statement`."""
     code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY} if name in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return set(result.stdout.splitlines()[-1].split())

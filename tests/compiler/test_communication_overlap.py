@@ -38,7 +38,7 @@ MODELS: dict[str, PreTrainedConfig] = {
     ),
 }
 SLOW_UNITS = {"f32_flops": 1e9, "bf16_flops": 1e9, "socket.bandwidth": 1e6}
-"""Of a machine on which what a rank computes takes about as long as what it sends."""
+"""A machine on which a rank computes for about as long as it communicates."""
 
 
 def machine(latency: float) -> Target:
@@ -79,7 +79,7 @@ def tiles(artifact: Artifact) -> dict[str, int]:
 
 
 def logits(artifact: Artifact, interpreter: str) -> np.ndarray:
-    """Of a prompt that outgrows the budget, and steps after it."""
+    """Return the logits of a prompt longer than the budget and of steps after it."""
     leading = simulated(
         thread_groups(RANKS), lambda group: open_interpreter(artifact, interpreter=interpreter, threads=1, group=group)
     )

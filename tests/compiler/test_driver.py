@@ -276,7 +276,7 @@ def test_an_edited_name(dumps: Path, tmp_path: Path) -> None:
 
 
 def test_buffers_that_overlap_in_an_edited_dump(dumps: Path, tmp_path: Path) -> None:
-    """Whoever moves a buffer by hand learns from the validator; it is the dump that is at fault, not sscc."""
+    """If a buffer in a dump has been moved by hand, the validator reports an error of the dump, not of sscc."""
     (placed,) = dumps.glob("*-place-stages.mlir")
     path = tmp_path / "dump.mlir"
     path.write_text(re.sub(r"\baddress = [0-9]+", "address = 0", placed.read_text()))
@@ -396,7 +396,7 @@ def test_another_checkpoint_is_another_model(dumps: Path, direct: Path, tmp_path
 
 
 def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
-    """The config alone gives the same program; weights are given when it runs."""
+    """The config alone gives the same program; the weights are supplied when it runs."""
     bare = tmp_path / "config-only"
     bare.mkdir()
     shutil.copy(model / "config.json", bare)

@@ -91,7 +91,7 @@ def test_quantized_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("family", EXPERTS)
 def test_routers_are_not_quantized(family: str, compiled: Compiler, tmp_path: Path) -> None:
-    """What chooses among experts is known by the choice that reads its products, whatever it is called."""
+    """A router is recognised by the selection that reads its products, not by its name."""
     options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK}
     options["weight_format"] = format_named("int8:16")
     output = tmp_path / "graph.mlir"

@@ -1,4 +1,4 @@
-"""Text decoders that transformers has without a head: that of Qwen2.5-VL, against the whole on text alone."""
+"""Text decoders that transformers has without a head: Qwen2.5-VL's, compared with the whole model on text."""
 
 from __future__ import annotations
 

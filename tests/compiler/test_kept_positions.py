@@ -1,5 +1,5 @@
-"""`Session.kept`: which positions the cache of each layer and KV head holds and why, against the definition in torch,
-after a prompt and while tokens are fed, on both interpreters."""
+"""`Session.kept`: the positions in the cache of each layer and KV head with their reasons, compared with the definition
+in torch, after a prompt and while tokens are fed, on both interpreters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_where_every_step_chooses_anew_the_store_has_everything(compiled: Compil
 
 
 def test_what_a_full_cache_would_have_read_is_transformers_attention(compiled: Compiler) -> None:
-    """Of each fed token, in each layer and query head, what goes to rows that its KV head did not have then."""
+    """The attention weight of each fed token, per layer and query head, on positions that its KV head no longer has."""
     program = compiled("llama3-rope", SMALL)
     session = Session(program.artifact.signature, native_interpreter(program.artifact))
     session.prefill(0, PROMPT)

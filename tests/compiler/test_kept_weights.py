@@ -464,7 +464,7 @@ def test_gate_and_up_of_two_types_are_dequantized(tmp_path: Path) -> None:
 
 
 def test_experts_that_are_stored_one_by_one_are_kept(tmp_path: Path) -> None:
-    """Codes of compressed-tensors are joined as transformers joins numbers."""
+    """Codes of compressed-tensors are joined in the way in which transformers joins dense weights."""
     generator, stored = torch.Generator().manual_seed(8), {}
     numbers: dict[str, torch.Tensor] = {}
     torch.manual_seed(9)
@@ -540,7 +540,7 @@ LARGE = transformers.LlamaConfig(
 
 @pytest.mark.parametrize(("kind", "memory"), [("keep", 40), ("numbers", 40), ("run", 90)])
 def test_weights_stream_through_less_memory_than_they_take(kind: str, memory: int, tmp_path: Path) -> None:
-    """Codes of 60 MB that are 470 MB as f32, of which a tensor has 4 MB, a layer 28: packed, and run eagerly."""
+    """60 MB of codes, 470 MB as f32 (4 MB per tensor, 28 MB per layer), are packed, and run eagerly."""
     stored = {}
     for name, meta in build_skeleton(LARGE).state_dict().items():
         if not name.endswith("_proj.weight"):
@@ -555,7 +555,7 @@ def test_weights_stream_through_less_memory_than_they_take(kind: str, memory: in
     write_config(tmp_path, LARGE, CASES["packed4"][0])
     assert (tmp_path / "model.safetensors").stat().st_size > 58e6
     arguments = [sys.executable, "-c", LIMITED, str(tmp_path), kind, str(memory << 20)]
-    # What is freed goes back to the system, so that the limit is one of what is held.
+    # Freed memory returns to the system, so that the limit applies to the memory in use.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""`--kv-dtype`: from the option to what `sscc inspect`, `sscc run` and goldens say of it."""
+"""`--kv-dtype`: the option, its effects, and its output in `sscc inspect`, `sscc run` and goldens."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_eager_pytorch_agrees(artifacts: dict[str, Path]) -> None:
 
 
 def test_a_wrong_row_is_found(artifacts: dict[str, Path]) -> None:
-    """Goldens compare the numbers that rows stand for, and nearer than what a wrong row would be."""
+    """Goldens compare dequantized rows, with a tolerance smaller than the error of a wrong row."""
     golden = Artifact.load(artifacts["int8"]).golden()
     assert golden is not None
     wrong = {**golden.tensors, "v_cache.1": golden.tensors["v_cache.1"][:, ::-1]}

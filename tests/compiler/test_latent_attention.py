@@ -29,7 +29,7 @@ NEW_TOKENS = 12
 
 @pytest.mark.parametrize("family", LATENT)
 def test_while_all_rows_stay_it_is_transformers_own(family: str, compiled: Compiler) -> None:
-    """A prompt of two chunks, the second one partly padding."""
+    """The prompt has two chunks, the second one with padding."""
     program = compiled(family)
     sessions = program.session(checked=True), program.native()
     check_generation(program.model, sessions, random_tokens(10), NEW_TOKENS)

@@ -84,7 +84,7 @@ def test_each_layer_is_as_if_all_had_its_budget() -> None:
 
 
 def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(artifacts: Artifacts) -> None:
-    """`selected` has room for the largest budget; a layer fills as much of it as its own allows."""
+    """`selected` has room for the largest budget; each layer fills only the part of its own budget."""
     session = opened(artifacts("llama"))
     session.prefill(0, random_tokens(50))
     selected = session.interpreter.tensor("selected")
@@ -201,7 +201,7 @@ def test_the_definition_selects_by_the_layer() -> None:
 
 
 def test_the_model_counts_the_rows_of_each_layer(artifacts: Artifacts) -> None:
-    """A step reads as many rows as the layers have, not as many as the window of the largest budget shows of each."""
+    """A step reads the rows that each layer has, not the rows of the largest budget for all layers."""
     ours, alike = (inspect_artifact(loaded(artifacts("llama", way))) for way in ("compact", "alike"))
     rows = sum(8 + budget for budget in BUDGETS["llama"])
     assert alike.decode_traffic_bytes - ours.decode_traffic_bytes == BATCH * ROW * (4 * 28 - 4 * round(rows / 4))

@@ -1,4 +1,4 @@
-"""Budgets per layer as they are asked for: lists, files and pyramids."""
+"""Options for budgets per layer: lists, files and pyramids."""
 
 from __future__ import annotations
 

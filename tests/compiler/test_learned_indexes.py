@@ -124,8 +124,8 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(family: str, artifa
 
 
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
-    """Against f32 arithmetic on the same bf16 weights, over as many positions as are all chosen: beyond, a choice that
-    falls otherwise by rounding is no error of arithmetic."""
+    """Errors relative to f32 arithmetic with the same bf16 weights. All positions are selected: with more positions,
+    rounding could change the selection, which is not an error of arithmetic."""
     session, model = opened(artifacts("blocks", dtype="bf16")), partial(random_model, "blocks")
     our_error, their_error, _ = errors_in_bf16(session, model, random_tokens(5), random_tokens(4, seed=1))
     assert 0 < our_error <= 1.5 * their_error

@@ -1,4 +1,4 @@
-"""Rules of one's own: what is read of a file, what a rule may say, and what is refused, with its line."""
+"""User-defined rules: the parts of a file that are read, permitted rules, and refusals, with their line."""
 
 from __future__ import annotations
 

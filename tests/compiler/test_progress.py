@@ -1,4 +1,4 @@
-"""What is drawn on a terminal while work goes on, and where nothing is; where the time of a compilation goes."""
+"""Progress on a terminal, and elsewhere; the phases of a compilation's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs whose weights are quantized: against eager PyTorch with what codes stand for, and level against level."""
+"""Programs with quantized weights, compared with eager PyTorch on the dequantized weights, and level by level."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def logits(running: TorchSession) -> Tensor:
 
 
 def quantized_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
-    """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
+    """Return the model with the dequantized values in every weight of a product; the embedding is unchanged."""
     model = deepcopy(random_model(family))
     for module in model.modules():
         if not isinstance(module, torch.nn.Linear | Conv1D):
@@ -209,7 +209,7 @@ def test_the_form_of_a_quantized_product(weights: str, build: Build) -> None:
 
 
 def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Path) -> None:
-    """Embedded, referred to, and of another checkpoint, which is quantized as it is loaded."""
+    """Weights are embedded, referred to, or come from another checkpoint, which is quantized while it is loaded."""
     embedded, referred = build("llama3-rope", "int4:16"), build("llama3-rope", "reference,int4:16")
     assert embedded.manifest.weights.digest == referred.manifest.weights.digest
     expected = logits(TorchSession(sscc.load(embedded.path, interpreter="reference")))

@@ -53,7 +53,7 @@ def compiled(
 
 
 def stored(program: Program, family: str, group: Group, dtype: str = "f32") -> dict[str, Array]:
-    """What a rank has of a family's weights."""
+    """Return a rank's part of the weights of a family."""
     layout = {**layout_of(program, "weight", group.rank), **layout_of(program, "constant", group.rank)}
     return stack_tensors(layout, reading(to_arrays(weights(family, dtype)), "the model"))
 
@@ -97,7 +97,7 @@ def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> Non
 
 
 def test_sums_in_parts_are_the_sums() -> None:
-    """Rounded on the rank that adds them up, and put together: bit for bit, in both interpreters."""
+    """Each part is rounded on the rank that sums it; the gathered parts equal the sum, bit for bit."""
     machine = load_target("rdu:sn40l-16")
     quick = changed({"socket.latency": 1e-15}, machine)
     kinds, answers = [], []

@@ -126,7 +126,7 @@ def test_tokens_are_those_of_transformers_generate(
 
 @pytest.mark.parametrize("kept", ["small", "query"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifacts: Artifacts) -> None:
-    """The layers that attend keep what their policy says; the others are as ever."""
+    """Layers with attention keep the rows of their policy; recurrent layers do not depend on it."""
     g = CACHES[kept]
     model = eager_model(random_model, "delta")
     eager = EagerQuerySelection(model, g, g.key_bits) if g.by_query else EagerSnapStream(model, g)
@@ -159,7 +159,7 @@ def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: 
 
 @pytest.mark.parametrize("family", STATES)
 def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifacts) -> None:
-    """The state before a chunk is kept with the chunk before it."""
+    """The state before a chunk is kept with the previous chunk."""
     check_continued(opened(artifacts(family)), (1, 2), 5)
 
 

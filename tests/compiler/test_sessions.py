@@ -72,7 +72,7 @@ def in_threads(artifact: Artifact, checkpoint: Path | None = None) -> Session:
 
 
 def children(of: int | str = "self") -> list[int]:
-    """The processes that any thread of a process has started."""
+    """Return the processes that any thread of a process has started."""
     lists = Path(f"/proc/{of}/task").glob("*/children")
     return sorted(int(pid) for path in lists for pid in path.read_text().split())
 
@@ -131,7 +131,7 @@ def test_a_rank_that_is_suspended_while_it_opens_the_program(
 def test_a_rank_that_cannot_open_the_program(
     transport: str, artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its error is the cause of rank 0's."""
+    """Its error is the cause of rank 0's error."""
     begin, missing = ranks._started, str(tmp_path / "missing.rdu")
 
     def started(module: str, task: Any, opening: ranks.Opening, descriptors: Any) -> Any:

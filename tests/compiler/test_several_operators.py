@@ -155,7 +155,8 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 
 def rows_of(kinds: tuple[Kind, ...], prompt: list[int], tokens: list[int]) -> np.ndarray:
-    """The logits of a prompt and of each token after it, by torch's own functions over the whole text."""
+    """Return the logits of a prompt and of each token after it, computed by torch's own functions over the whole
+    text."""
     ids = torch.tensor([prompt + tokens])
     return decoder(kinds, plain=True)(ids, torch.arange(ids.shape[1])[None])[0, len(prompt) - 1 :].numpy()
 

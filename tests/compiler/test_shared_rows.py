@@ -22,7 +22,7 @@ KINDS = {
     "query": replace(SMALL, rows="indexed", policy="query", key_bits=2),
 }
 LEVELS = {"compact": (0, 1, 2)}
-"""Of the others -O2 alone is compiled."""
+"""Levels compiled per way to keep rows; only -O2 for ways that are not listed."""
 TOLERANCE, CLOSE = 1e-4, 1e-5
 """Of a row of logits: sums in another order than PyTorch's, and of levels and interpreters among themselves."""
 
@@ -60,7 +60,7 @@ def test_with_room_for_everything_it_is_transformers_generate(family: str, compi
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_beyond_the_budget_it_is_the_definition(kind: str, compiled: Compiler) -> None:
-    """At every level, and by both interpreters."""
+    """The definition is compared at every level and on both interpreters."""
     programs = [compiled("shared-in-turns", KINDS[kind], opt_level=level) for level in LEVELS.get(kind, (2,))]
     *others, rows = [feed(native_session(program.artifact), PROMPT, TOKENS) for program in programs]
     expected = eager("shared-in-turns", kind)
@@ -73,7 +73,7 @@ def test_beyond_the_budget_it_is_the_definition(kind: str, compiled: Compiler) -
 
 
 def test_a_layer_that_shares_sees_what_the_other_ones_prompt_selected(compiled: Compiler) -> None:
-    """As the independent SnapStream has it."""
+    """The results are those of the independent SnapStream."""
     program = compiled("shared-alone")
     session, oracle = native_session(program.artifact), program.oracle()
     prompt = random_tokens(130)

@@ -128,7 +128,7 @@ def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(artifacts:
 @pytest.mark.parametrize("kept", ["small", "query"])
 @pytest.mark.parametrize("length", [1, 23])
 def test_a_slot_is_copied(kept: str, length: int, artifacts: Artifacts) -> None:
-    """Also right after a prompt that is shorter than the filter, into a slot that had another text."""
+    """A slot is also copied right after a prompt shorter than the filter, into a slot with another text."""
     session = opened(artifacts("three", kept))
     prompt, tokens = random_tokens(length), random_tokens(13, seed=2)
     session.prefill(1, prompt)

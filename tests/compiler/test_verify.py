@@ -180,7 +180,7 @@ def test_levels_agree(way: str, level: int, artifacts: Artifacts) -> None:
      ("llama", "query exact")],
 )  # fmt: skip
 def test_the_reference_interpreter_agrees(family: str, way: str, artifacts: Artifacts) -> None:
-    """It computes products of more rows in another order."""
+    """The results are not bit-identical: it computes products of several rows in another order."""
     check_verified(opened(artifacts(family, way), "reference"), (30, 5), tolerance=5e-5)
 
 
@@ -223,7 +223,7 @@ def test_ranks_agree(family: str, way: str, ranks: int, artifacts: Artifacts, tm
 
 @pytest.mark.parametrize("family", ["delta", "mamba"])
 def test_slots_with_rejected_tokens_are_filled_again(family: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    """By a snapshot, a file, a prompt that goes on from kept chunks."""
+    """A slot is restored from a snapshot, a file, or kept chunks of a prompt."""
     file = artifacts(family)
     session, second = (Session.from_artifact(loaded(file), interpreter="native") for _ in range(2))
     for each in (session, second):

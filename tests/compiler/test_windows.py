@@ -264,16 +264,16 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     [
         ("gemma3", "small", 0, "reference"),
         ("gemma3", "small", 2, "native"),
-        ("qwen2", "int8", 2, "native"),  # a cache of codes, of rows that the prompt has as they are
-        ("gemma4", "query", 2, "native"),  # whose windows have a scratch of their own
+        ("qwen2", "int8", 2, "native"),  # the cache is encoded, the prompt's rows are not
+        ("gemma4", "query", 2, "native"),  # layers with windows have a separate scratch
         ("mistral", "everything", 0, "reference"),
-        ("mistral", "int8", 2, "native"),  # codes are what the ring has; prefill attends to what they are made of
+        ("mistral", "int8", 2, "native"),  # the ring is encoded; prefill attends to the plain rows
     ],
 )
 def test_a_prompt_continues_another_bit_for_bit(
     family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
-    """From a chunk before the first window is full, and from one behind several."""
+    """A prompt continues after a chunk before the first window is full, and after one behind several windows."""
     check_continued(opened(artifacts(family, kept, opt_level), interpreter), (1,), 3)
 
 

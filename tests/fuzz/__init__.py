@@ -1,1 +1,1 @@
-"""Fuzzing: seeded cases of what comes from outside, a few in the suite, any number by ``python -m tests.fuzz``."""
+"""Fuzzing: seeded cases of external inputs, a few of them in the suite, any number by ``python -m tests.fuzz``."""

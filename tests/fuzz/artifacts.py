@@ -119,7 +119,7 @@ class DamagedArtifact:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) below a JSON value."""
+    """Yield every (container, key) below a JSON value."""
     keys: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in list(keys):
         yield value, key
@@ -183,7 +183,7 @@ def replaced(damaged: DamagedArtifact) -> bool:
 
 
 def relinked(damaged: DamagedArtifact) -> bool:
-    """A folder is a link."""
+    """Replace a folder by a link."""
     folder = damaged.random.choice(sorted(path for path in damaged.folder.iterdir() if path.is_dir()))
     folder.rename(damaged.folder / "moved")
     folder.symlink_to(damaged.random.choice(("moved", "/dev", "/nowhere", ".")))
@@ -285,7 +285,7 @@ class Artifacts(Target):
         return f"{damage.__name__}: {'the same' if tokens == self._tokens else 'others'}"
 
     def _execute(self, path: Path) -> list[int]:
-        """What `sscc run`, `serve` and `inspect` read of an artifact. Returns its tokens."""
+        """Run an artifact as `sscc run`, `serve` and `inspect` do. Returns its tokens."""
         from sscc.compiler.driver.sessions import open_session
         from sscc.compiler.tools.commands.engines import tokenizer_and_template
         from sscc.compiler.tools.inspection.inspection import inspect_artifact

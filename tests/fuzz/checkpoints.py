@@ -80,7 +80,7 @@ class Checkpoints(Target):
 
 
 def _make_bases(folder: Path) -> list[Path]:
-    """A folder for each form."""
+    """Write a folder for each form of a checkpoint."""
     torch.manual_seed(0)
     names = ("folder", "shards", "bin", "pack", "bare", "gguf", "pt2", "config", "machine")
     bases = {name: folder / name for name in names}
@@ -122,7 +122,7 @@ def _make_dumps(config: Path, folder: Path) -> list[Path]:
 
 
 def _damage(path: Path, rng: random.Random, flag: Path) -> str:
-    """Damages a file and says how."""
+    """Damage a file, and return a description of the damage."""
     ways: list[Callable[[Path, random.Random], str]] = [_truncate, _flip, _splice]
     if path.suffix in (".json", ".jinja"):
         ways += [_edit_json] * 9 if path.suffix == ".json" else []
@@ -160,7 +160,7 @@ def _flip_head(path: Path, rng: random.Random) -> str:
 
 
 def _splice(path: Path, rng: random.Random) -> str:
-    """Copies a piece of the file over another place, or puts it in there."""
+    """Copy a piece of the file over another place, or insert it there."""
     data = path.read_bytes()
     start, place = rng.randrange(len(data)), rng.randrange(len(data))
     piece = data[start : start + rng.choice((1, 8, 64, 512))]
@@ -280,7 +280,7 @@ def _edit_archive(path: Path, rng: random.Random) -> str:
 
 
 def _edit_text(path: Path, rng: random.Random) -> str:
-    """Changes a dump as a person would: a number, a word, a line."""
+    """Change a number, a word or a line of a dump, as in an editor."""
     lines = path.read_text().splitlines()
     at = rng.randrange(len(lines))
     words = lines[at].split(" ")
@@ -313,7 +313,7 @@ def _edit_text(path: Path, rng: random.Random) -> str:
 
 
 def _use(case: Path, rng: random.Random) -> None:
-    """What `sscc compile` would do with the input."""
+    """Process the input as `sscc compile` does."""
     form = sorted(path for path in case.iterdir() if not path.name.startswith("beside-"))[0]
     if form.suffix == ".mlir":
         return _use_dump(form, rng)

@@ -1,9 +1,9 @@
 """Schedules that the compiler has made of tiny random decoders, kept so that a case does not depend on the compiler.
 
-``python -m tests.fuzz.corpus`` makes the file anew, which is needed when the schedule's format changes; whatever the
-compiler does otherwise, old schedules stay as good as any. Models are the smallest that have everything: two layers
-(three where each keeps another number of rows, as two numbers are always a progression), two heads, and for some a
-machine with slow memory, so that weights and caches arrive in tiles.
+``python -m tests.fuzz.corpus`` writes the file again, which is needed when the schedule's format changes; other changes
+of the compiler do not matter. Models are the smallest ones with all features: two layers (three if each keeps another
+number of rows, because two numbers are always a progression), two heads, and for some a machine with slow memory, so
+that weights and caches arrive in tiles.
 """
 
 from __future__ import annotations

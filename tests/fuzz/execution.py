@@ -46,16 +46,16 @@ CLOSE = {"f32": 1e-3, "bf16": 6e-2, "int8": 2e-2, "int4": 0.3}
 what its base does not."""
 
 ROUNDING = 2.0**-22
-"""What another order of the terms may change in a sum of products, per unit of the sum of their magnitudes."""
+"""Bound on the change of a sum of products by another order of its terms, relative to the sum of their magnitudes."""
 
 ORDERS = 3
-"""How often the reference is asked again, with sums in other orders."""
+"""Number of reference runs with sums in other orders."""
 
 UNSUPPORTED = "run with --interpreter reference"
 
 
 MOST_RANKS = 8
-"""That are tried."""
+"""Maximum number of ranks that are run."""
 
 RANKS_MEET = 3.0
 """Seconds in which ranks do, on a busy machine too."""
@@ -74,7 +74,7 @@ class EntryCall:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a program is proved with and called with.
+    """Inputs of the proofs of a program, and of its calls.
 
     Attributes:
         signature: of a whole program, as its artifact has it; None for any other, of which less is known.
@@ -90,7 +90,7 @@ class Situation:
 
 
 def admit(program: Program, situation: Situation) -> None:
-    """What a program must pass before anything of it runs. Raises InputError."""
+    """Check a program before any part of it runs. Raises InputError."""
     if situation.signature is not None:
         prove(program, situation.signature, MACHINE)
     else:
@@ -101,7 +101,7 @@ def admit(program: Program, situation: Situation) -> None:
 
 
 def data_of(tensor: Tensor, salt: int = 0) -> Array:
-    """Random contents that depend on a tensor's name, shape and dtype only; integers are small, as indices are."""
+    """Return random contents that depend only on a tensor's name, shape and dtype; integers are small, like indices."""
     rng = np.random.default_rng([zlib.crc32(tensor.name.encode()), salt])
     if tensor.dtype == "i64":
         low, high = (-1, 4) if "selected" in tensor.name else (0, 4)
@@ -115,7 +115,7 @@ def data_of(tensor: Tensor, salt: int = 0) -> Array:
 
 
 def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
-    """Codes, with a scale behind them where they could be encoded rows."""
+    """Return codes, followed by a scale if they could be encoded rows."""
     codes: Array = rng.integers(-8, 8, tensor.shape, dtype=np.int8)
     format_ = _row_format(tensor)
     if format_ is not None:
@@ -127,7 +127,7 @@ def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What an interpreter made of the calls: why it refused, or scalars and tensors after each call."""
+    """Result of the calls on an interpreter: the reason of a refusal, or scalars and tensors after each call."""
 
     refusal: str = ""
     scalars: tuple[tuple[int, ...], ...] = ()
@@ -143,7 +143,7 @@ def weights_of(program: Program, rank: int = 0) -> dict[str, Array]:
 
 
 def _salt(rank: int) -> int:
-    """That no call's inputs have, for any rank but the first."""
+    """Return a number that makes a rank's inputs differ from those of all others; 0 for the first rank."""
     return rank << 32
 
 
@@ -202,8 +202,8 @@ def run_native(program: Program, situation: Situation, code: NativeCode, threads
 
 
 def _on_ranks(program: Program, run: Callable[[Group], RunResult]) -> RunResult:
-    """What all ranks make of the calls, each a thread: scalars one after another, tensors [ranks, ..]. Raises Finding
-    where they wait for each other in vain."""
+    """Return the results of the calls on all ranks, each a thread: scalars one after another, tensors [ranks, ..].
+    Raises Finding for a deadlock."""
     if program.ranks > MOST_RANKS:
         return RunResult(f"{program.ranks} ranks are not tried")
     if program.ranks == 1:
@@ -272,8 +272,8 @@ def judge(reference: RunResult, native: RunResult, program: Program, situation: 
 
 
 def _as_right(program: Program, situation: Situation) -> Iterator[RunResult]:
-    """What the reference makes of the calls where rounding is another one, or undefined memory something else: what
-    differs among these decides nothing. Below f32's normal numbers native code's exponential is 0."""
+    """Yield the reference's results with other roundings, and with other contents of undefined memory: differences
+    among these are no findings. Native code's exponential is 0 for results below the normal numbers of f32."""
     yield run_reference(program, situation, "f64")
     yield run_reference(program, situation, checked=False)
     yield run_reference(program, situation, within=_denormals_flushed)
@@ -350,7 +350,8 @@ def _difference(a: Any, b: Any, tensor: Tensor) -> str:
 
 
 def _row_format(tensor: Tensor) -> RowFormat | None:
-    """How a state's rows could be encoded: those of 4 bits have 4 numbers in 4 bytes, as the corpus' heads have."""
+    """Return a format in which the rows of a state could be encoded. Rows of 4 bits have 4 numbers in 4 bytes, like the
+    heads of the corpus."""
     if tensor.dtype != "i8" or tensor.role != "state" or not tensor.shape or tensor.shape[-1] < INT4.width(4):
         return None
     return INT4 if tensor.shape[-1] == INT4.width(4) else INT8

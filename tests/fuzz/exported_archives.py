@@ -1,8 +1,8 @@
 """Target `pt2`: hostile edits of a genuine `.pt2`: fields of its JSON, symbolic sizes, members, the zip around them.
 
-Each case is opened as `sscc compile` opens a model. It is refused with an exit code from 2 to 6, or a program that can
-be run comes of it. A finding is anything else, and whatever runs code meanwhile: an audit hook sees code objects that
-are executed, libraries that are opened, pickles that look a class up, processes and files that are written.
+Each case is opened as `sscc compile` opens a model. It must be refused with an exit code from 2 to 6, or give a program
+that can run. Everything else is a finding, and so is code that runs meanwhile: an audit hook sees executed code
+objects, opened libraries, pickles that look up a class, new processes, and written files.
 """
 
 from __future__ import annotations

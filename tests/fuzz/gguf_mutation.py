@@ -124,7 +124,7 @@ def mutated(file: GgufBytes, rng: random.Random) -> tuple[bytes, str]:
 
 
 def _change_group(file: GgufBytes, rng: random.Random) -> str:
-    """Change the list of entries or that of tensors, half of the time without their number in the file."""
+    """Change the list of entries or of tensors, half of the time without changing its stored length."""
     of_tensors = rng.random() < 0.5
     groups = file.tensors if of_tensors else file.entries
     before = len(groups)

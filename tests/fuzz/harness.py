@@ -39,7 +39,7 @@ PRELOADED = "tests.fuzz.preloaded"
 """The module that the fork server imports before it forks workers."""
 
 LOG_BYTES = 4000
-"""How much of the end of a worker's output a finding repeats."""
+"""Bytes from the end of a worker's output that a finding repeats."""
 
 _POLL = 0.5
 
@@ -74,13 +74,13 @@ class Target(ABC):
         """
 
     def reduced(self, seed: int, tries: int) -> str:
-        """The case of a seed that finds something, as text, and as small as it becomes in so many tries."""
+        """Return the case of a seed with a finding as text, reduced by at most `tries` tries."""
         raise NotImplementedError(f"cases of {self.name!r} cannot be reduced")
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What came of a seed. `finding`: "" where nothing is wrong, else what is."""
+    """Result of a seed. `finding`: "" if there is none."""
 
     seed: int
     outcome: str
@@ -204,7 +204,7 @@ class _Worker:
 
 
 def outcome_apart(case: Callable[[], str]) -> str:
-    """What comes of a case in a process of its own: its outcome, "finding: .." with the message, "crash" or "hang"."""
+    """Run a case in a separate process and return its outcome, "finding: .." with the message, "crash" or "hang"."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:

@@ -225,7 +225,7 @@ def right_body(choose: random.Random, path: str) -> dict[str, Any]:
 
 
 def hostile_body(choose: random.Random, path: str) -> bytes:
-    """A right body, changed in a few places."""
+    """Return a valid body with a few changes."""
     body: Any = right_body(choose, path)
     for _ in range(choose.choice([0, 1, 1, 1, 2, 4])):
         choose.choice(_CHANGES)(choose, body, path)
@@ -381,7 +381,7 @@ class Client:
         self._begun, self._left = asyncio.Event(), asyncio.Event()
 
     async def ask(self, path: str, data: bytes, headers: dict[str, str]) -> str:
-        """Returns the outcome where there is no answer to judge."""
+        """Send a request. Returns the outcome if there is no answer to judge."""
         size = max(1, -(-len(data) // self._drips))
         pieces = [data[begin : begin + size] for begin in range(0, len(data), size)] or [b""]
         if self._leaves:

@@ -1,4 +1,4 @@
-"""What came of all cases so far, in a JSON file that is replaced in one step: a run can be stopped at any time."""
+"""Results of all cases so far, in a JSON file that is replaced atomically: a run can be stopped at any time."""
 
 from __future__ import annotations
 

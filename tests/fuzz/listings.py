@@ -126,7 +126,7 @@ def _sequence(case: DamagedArtifact, text: str) -> str:
 
 
 def _texts(value: Any) -> list[tuple[Any, Any, bool]]:
-    """Every text below a JSON value: its container, its key, and True where the key itself is meant."""
+    """Return every string below a JSON value: its container, its key, and True if the key itself is the string."""
     found: list[tuple[Any, Any, bool]] = []
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in pairs:

@@ -35,7 +35,7 @@ SLOW_MEMORY = 1e6
 
 @dataclass(frozen=True)
 class FilledCall:
-    """What an entry is called with: contents by name for its inputs, weights and states, and its scalars."""
+    """Arguments of an entry: contents by name for its inputs, weights and states, and its scalars."""
 
     entry: str
     contents: Tensors
@@ -93,9 +93,10 @@ def execute(program: Program, call: FilledCall) -> Iterator[tuple[str, dict[str,
 
 
 def compare(text: str, call: FilledCall, levels: Iterable[int] = (0, 1, 2)) -> str:
-    """What becomes of a module: "agrees", "undefined" where the evaluator says so, or why a level refuses it.
+    """Return the outcome of a module: "agrees", "undefined" if the evaluator finds undefined behaviour, or the reason
+    for which a level refuses it.
 
-    Raises Finding where a schedule computes something else, does not validate, or sscc is at fault.
+    Raises Finding if a schedule computes other results, does not validate, or sscc is at fault.
     """
     try:
         expected = evaluate(text, call)

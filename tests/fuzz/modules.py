@@ -74,7 +74,7 @@ class Edits:
         return f"{op.name} has another reader"
 
     def left_out(self) -> str:
-        """What reads an operation reads one of its operands, or another value of the type, instead."""
+        """Replace an operation's result in its readers by one of its operands, or another value of the type."""
         op = self.draw.choice(self._ops)
         result = self.draw.choice(list(op.results))
         others = self._before(op, result.type)
@@ -141,7 +141,7 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _unary(value: ir.Value) -> ir.Value:
-    """tanh of a tensor, at the current insertion point: bounded, so that a chain of them stays finite."""
+    """Insert tanh of a tensor at the current insertion point. It is bounded, so that a chain stays finite."""
     empty = tensor.EmptyOp(list(value.type.shape), value.type.element_type).result
     result: ir.Value = linalg.tanh(value, outs=[empty])
     return result

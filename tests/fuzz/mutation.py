@@ -50,7 +50,7 @@ class JsonPlace:
 
 @dataclass(frozen=True)
 class Change:
-    """What a mutation did."""
+    """Description of a mutation."""
 
     path: Path
     old: Json
@@ -65,7 +65,7 @@ class Mutator:
     """Mutations of one schedule, given as the data of its JSON.
 
     Args:
-        data: is not changed, and shared by what comes of it.
+        data: it is not changed, and the results share parts of it.
     """
 
     def __init__(self, data: dict[str, Json]) -> None:
@@ -157,7 +157,7 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
 
 
 def places(data: dict[str, Json]) -> list[tuple[JsonPlace, Json]]:
-    """Every place of a schedule's tree and what is there, the root aside."""
+    """Return every place of a schedule's tree with its value, except the root."""
     places: list[tuple[JsonPlace, Json]] = []
     _walk(data, (), "Program", places)
     return places

@@ -1,6 +1,6 @@
 """Native code for thousands of programs that differ little: the functions of each body are compiled once.
 
-Everything else, plans above all, is made anew for every program.
+Everything else, such as plans, is computed for every program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sscc.runtime.backends.cpu.plan.planner import plan_program
 
 
 class NativeCache:
-    """Makes checked native code without optimisation. What `keep` was true for is there for later programs."""
+    """A cache of checked native code without optimisation. Code with a true `keep` is kept for later programs."""
 
     def __init__(self) -> None:
         self._features = Features.of_host()

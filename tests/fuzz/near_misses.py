@@ -230,7 +230,7 @@ def call_of(text: str, seed: int) -> FilledCall:
 
 
 def changed(seed: int) -> tuple[str, list[str]]:
-    """The module of a seed, and what was changed in it."""
+    """Return the module of a seed, and a list of the changes in it."""
     draw = random.Random(seed)
     pattern = PATTERNS[draw.choice(sorted(PATTERNS))]
     count = draw.choice((0, 1, 1, 1, 2, 3))

@@ -1,4 +1,4 @@
-"""What the server imports that workers are forked from: every target, so that no worker spends seconds on it."""
+"""Imports of the server from which workers are forked: every target, so that no worker spends seconds on them."""
 
 from __future__ import annotations
 

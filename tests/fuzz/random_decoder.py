@@ -16,7 +16,7 @@ CONTEXT = 32
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """What a decoder is drawn from.
+    """Sizes of a random decoder.
 
     Attributes:
         kv_heads: of the layers in turn. group: query heads per KV head where these are most; all layers have as many.
@@ -146,7 +146,7 @@ class RandomLayer(nn.Module):
 
 
 class RandomDecoder(nn.Module):
-    """Called with ids and positions [b, n], gives logits [b, n, V]."""
+    """A random decoder, called with ids and positions [b, n]. It returns logits [b, n, V]."""
 
     frequencies: Tensor
 

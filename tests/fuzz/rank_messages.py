@@ -48,7 +48,7 @@ DATA = (type(None), bool, int, float, str, bytes, range)
 
 
 class Marking:
-    """An object whose pickle, once read, makes a file."""
+    """An object whose pickle creates a file when it is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

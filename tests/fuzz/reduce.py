@@ -83,7 +83,7 @@ def _paths(data: Json, kinds: type | tuple[type, ...], path: Path = ()) -> Itera
 
 
 def _at(data: Json, path: Path) -> Json:
-    """What lies at a place; None where an earlier reduction has taken it away."""
+    """Return the value at a place; None if an earlier reduction has removed it."""
     for key in path:
         try:
             data = data[key]

@@ -39,8 +39,8 @@ def reduced(text: str, still_fails: Callable[[str], bool]) -> str:
 
 
 def reduced_finding(text: str, judge: Callable[[str], object], tries: int) -> str:
-    """The smallest module that `judge` has a finding on, as it has on `text`, in so many tries. Raises ValueError where
-    it has none on `text`."""
+    """Return the smallest module with the finding of `judge` on `text`, found in at most `tries` tries. Raises
+    ValueError if `judge` has no finding on `text`."""
     left = tries
 
     def fails(module: str) -> bool:

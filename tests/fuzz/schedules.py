@@ -125,7 +125,7 @@ class Schedules(Target):
             raise Finding(f"{base.name}: {finding}\n{lines}") from None
 
     def reduced(self, seed: int, tries: int) -> str:
-        """Changes first, then the schedule around them: launches, stages, steps, instructions, numbers."""
+        """Reduce the changes first, then the schedule: launches, stages, steps, instructions, numbers."""
         base, _, changes, _ = self.case(seed)
         whole = json.loads(base.program.to_json())
         left = iter(range(tries))
@@ -172,8 +172,9 @@ class Schedules(Target):
         return self._prepared[base.name]
 
     def _check(self, base: Base) -> None:
-        """That a base is a good one, before the first of its mutants runs; the code of its bodies is kept for them.
-        One whose quantized keys lie between two codes decides little, and is none the worse."""
+        """Check a base before its first mutant runs; the code of its bodies is kept for the mutants.
+
+        A base whose keys lie halfway between two codes may give either result, which is not an error."""
         if base.name in self._checked:
             return
         admit(base.program, base.situation)
@@ -186,12 +187,12 @@ class Schedules(Target):
 
 
 def _kind(outcome: str) -> str:
-    """An outcome without the names and numbers that a smaller case need not share."""
+    """Return an outcome without names and numbers, which may differ in a smaller case."""
     return re.sub(r"'[^']*'|\[[^]]*\]|-?\d[\d.e+-]*", "_", outcome.splitlines()[0])
 
 
 class _Prepared:
-    """A base as data, and what each record of its lists was decoded to, so that a mutant decodes only what is new."""
+    """A base as data, with the decoded record of each item of its lists, so that a mutant decodes only new items."""
 
     def __init__(self, program: Program) -> None:
         self._data: dict[str, Json] = json.loads(program.to_json())

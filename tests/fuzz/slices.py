@@ -38,7 +38,7 @@ def slices(program: sch.Program, scalars: Mapping[str, Mapping[str, int]]) -> It
 
 
 def _launched(items: Sequence[sch.Item], known: dict[str, int]) -> Iterator[tuple[sch.Launch, dict[str, int]]]:
-    """Every launch that control enters, with the scalars at that place."""
+    """Yield every launch that control flow reaches, with its scalars."""
     for item in items:
         if isinstance(item, sch.Scalar):
             known[item.name] = evaluate(item, known, ENTRY)
@@ -89,7 +89,7 @@ def _placed(
 
 
 def _shape(kernel: sch.Kernel, bodies: Sequence[sch.Body]) -> str:
-    """What a kernel does, without the names that tell layers apart."""
+    """Return a kernel's text without the names that distinguish layers."""
     numbers = {body.name: f"body{i}" for i, body in enumerate(bodies)}
     anonymous = [dataclasses.replace(body, name=numbers[body.name], location="") for body in bodies]
     data = sch.Program((), tuple(anonymous), (dataclasses.replace(kernel, name="", location=""),), (), 0).to_json()

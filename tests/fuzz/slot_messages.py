@@ -1,10 +1,10 @@
-"""Damaged and hostile slots: every message is refused as somebody's mistake, or is one that decoding can go on from.
+"""Damaged and hostile slots: every message is refused with an error of the sender, or decoding can continue from it.
 
-A message is a right one with bytes changed, cut, added or moved, its header edited, or numbers put into its tensors,
-NaN and infinite ones too; half of them are sealed again with the digest of what they hold then, as an attacker would.
-Some come from a server that sends them in drips, or never to their end. Wrong is any other error than `InputError`, a
-message that is taken with a token or a position that there is not or with a number that is not finite, and a call of a
-server that outlives its deadline. A case has a second of processor time and 256 MiB.
+A message is a correct one with bytes changed, cut, added or moved, with an edited header, or with other numbers in its
+tensors, NaN and infinities included. Half of the messages get the digest of their new contents, as from an attacker.
+Some come from a server that sends them in small pieces, or never completely. Findings are: an error other than
+`InputError`; an accepted message with a token or position out of range or a number that is not finite; and a call of a
+server that takes longer than its deadline. A case has a second of processor time and 256 MiB.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from tests.fuzz.harness import run_cases
 from tests.fuzz.targets import TARGETS
 
 SEEDS = {"decoders": 1, "near-misses": 3, "graphs": 6, "schedules": 150, "gguf": 300, "gguf-models": 60}
-"""How many, of targets whose cases take seconds, or milliseconds; 10 of the others."""
+"""Number of seeds per target; 10 for targets that are not listed. Cases take seconds or milliseconds."""
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -14,7 +14,7 @@ from tests.fuzz.journal import FindingsJournal
 
 
 class Hostile(Target):
-    """One seed for each way to end."""
+    """A target with one seed per outcome."""
 
     name = "hostile"
 

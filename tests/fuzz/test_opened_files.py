@@ -1,4 +1,4 @@
-"""The judge of the target `references` sees what is opened, by whatever means, and what is executed."""
+"""The judge of the target `references` sees every opened file, by whatever means, and every executed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reducers, on predicates whose smallest failing case is known; and a whole schedule that finds something."""
+"""The reducers, with predicates whose smallest failing case is known; and a whole schedule with a finding."""
 
 from __future__ import annotations
 

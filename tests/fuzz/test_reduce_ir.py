@@ -13,7 +13,7 @@ def test_one_operation_is_left() -> None:
     text = next(module for module in map(program, range(100)) if "math.tanh" in module and _count(module) > 6)
     smallest = reduced(text, lambda module: "math.tanh" in module)
     assert "math.tanh" in smallest
-    assert _count(smallest) <= 3  # the operation, its instruction, and perhaps what gives it its shape
+    assert _count(smallest) <= 3  # the operation, its instruction, and perhaps the source of its shape
 
 
 def test_a_finding_is_reduced_in_a_number_of_tries() -> None:

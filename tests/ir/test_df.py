@@ -1,4 +1,4 @@
-"""What the attributes of the df dialect say, and where its operations may stand."""
+"""Attributes of the df dialect, and the permitted places of its operations."""
 
 from __future__ import annotations
 

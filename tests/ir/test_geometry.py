@@ -54,7 +54,7 @@ def test_rows_lie_one_behind_the_other() -> None:
 
 
 def test_indexed_rows_are_not_packed() -> None:
-    """Their caches have as many rows in every layer: those of the one that selects most."""
+    """Caches of all layers have the same number of rows: that of the layer that selects most."""
     indexed = replace(G, rows="indexed").with_layers([3, 5, 1])
     assert not indexed.packed
     assert (indexed.cache_rows, indexed.layer_topk) == (11, (3, 5, 1))
@@ -152,7 +152,7 @@ def test_a_room_beyond_the_context_is_refused() -> None:
 
 
 def test_what_a_query_sees() -> None:
-    """All, the last positions, or its chunk."""
+    """A query sees all earlier positions, the last ones, or those of its chunk."""
     seen = {window: [window.first(position) for position in range(7)] for window in (Span(), Span(3), Span(3, 3))}
     assert list(seen.values()) == [[0] * 7, [0, 0, 0, 1, 2, 3, 4], [0, 0, 0, 3, 3, 3, 6]]
     assert [window.name for window in seen] == ["", "window3", "chunk3"]

@@ -1,4 +1,4 @@
-"""What a module says about itself, and what each level may hold."""
+"""The facts that a module records about itself, and the operations that each level permits."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_groups_beside_others_survive_printing() -> None:
     [((0, 3), "[\"rings\"]"), ((1, 0), "[\"rings\"]"), ((), "[\"rings\"]"), ((0,), "3"), ((0,), "[3]")],
 )
 def test_damaged_notes_of_groups_beside_others(layers: tuple[int, ...], beside: str) -> None:
-    """With a layer that there is none of, that do not ascend, with none; and no list of names."""
+    """Lists with a missing layer, in a wrong order, or empty; and an attribute that is not a list of names."""
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
     set_groups(module, [GroupFacts("", (0, 1, 2), GEOMETRY), GroupFacts("rings", layers, RINGS, beside=True)])
@@ -148,7 +148,7 @@ def test_damaged_notes_of_groups_beside_others(layers: tuple[int, ...], beside: 
 
 
 LAYERED = GEOMETRY.with_layers([3, 1])
-"""Of a module of three layers, one of which attends within a window."""
+"""Budgets of a module of three layers, one of which attends within a window."""
 
 
 def test_a_geometry_of_layers_survives_printing() -> None:
@@ -173,7 +173,7 @@ def test_layers_with_a_window_have_no_budget(windowed: int) -> None:
 
 
 def test_groups_have_the_budgets_of_their_own_layers() -> None:
-    """Where heads differ too, say: two groups are governed by the same list."""
+    """If heads differ too, for example, the same list applies to two groups."""
     layered = GEOMETRY.with_layers([3, 1, 2])
     module = ir.Module.create()
     set_facts(module, FACTS, layered)
@@ -402,7 +402,7 @@ def test_resources_are_literals_too() -> None:
 
 
 def test_invalid_ir_is_found_again() -> None:
-    """A pass that builds what the verifier refuses is caught, with the operation's place."""
+    """If a pass builds invalid IR, the error names the operation's place."""
     row = '%0 = "kv.row"(%p, %p, %c) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64> loc("layers.0")'
     module = module_of(f"func.func @f(%p: tensor<2xi64>, %c: index) {{\n{row}\nreturn\n}}")
     del module.operation.attributes["kv.geometry"]

@@ -103,7 +103,7 @@ def test_the_queries_of_a_latent_layer_are_as_wide_as_the_model_has_them() -> No
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_the_tensors_of_slots_are_as_many_bytes_as_a_sequence_holds(name: str) -> None:
-    """But for what says which rows these are."""
+    """The tensors that number the rows are not counted."""
     kept = rows(name)
     sizes = {"f32": 4, "i8": 1, "bf16": 2}
     held = sum(

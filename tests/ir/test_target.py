@@ -1,4 +1,4 @@
-"""The description of a target: what ships, one's own, and every way in which a file can be wrong."""
+"""Descriptions of targets: the included ones, user-defined ones, and every kind of invalid file."""
 
 from __future__ import annotations
 

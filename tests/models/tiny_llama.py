@@ -23,7 +23,7 @@ SIZES = {
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token per byte, and one that ends a text."""
+    """Return a tokenizer with one token per byte and one for the end of a text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.add_special_tokens(["<|end|>"])
@@ -33,7 +33,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def save_tiny_llama(folder: Path, seed: int = 0, tokenizer: Tokenizer | None = None, **config: Any) -> Path:
-    """Saves random weights, and a tokenizer where one is given.
+    """Save random weights, and the tokenizer, if any.
 
     Args:
         config: fields of the config, beside or instead of SIZES.

@@ -1,1 +1,1 @@
-"""Small faults put into the code one at a time, to see whether the tests notice: ``python -m tests.mutation``."""
+"""Mutation testing: small faults in the code that the tests should notice: ``python -m tests.mutation``."""

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="mutants of each group (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="copies of the sources that are tested side by side")
-    parser.add_argument("--journal", type=Path, default=Path("mutation.jsonl"), help="what is known is not run again")
+    parser.add_argument("--journal", type=Path, default=Path("mutation.jsonl"), help="results, which are not run again")
     parser.add_argument("--again", action="store_true", help="run survivors of earlier runs again")
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]

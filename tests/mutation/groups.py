@@ -1,4 +1,4 @@
-"""Which tests are to notice faults in which files, the quickest first."""
+"""Groups of source files with the tests that should notice faults in them, the fastest first."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """What is asserted helps the type checker."""
+        """Leave assertions unchanged: they help the type checker."""
 
     # ----------------------------------------------------------------------------------------------------- expressions
 

@@ -1,4 +1,4 @@
-"""Runs pytest again and again, each time in a fork of a process that has imported what is slow and never mutated."""
+"""A server that runs pytest repeatedly, in forks of a process with imports that are slow and never mutated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What faults a source has, that each is one that runs, and what the journal remembers."""
+"""Faults made in a source: each one runs, and the journal remembers its result."""
 
 from __future__ import annotations
 

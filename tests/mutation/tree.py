@@ -38,7 +38,7 @@ class BrokenBaseline(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a mutant: "noticed" by a failing test, "timeout", or "survived"; and by which words of pytest."""
+    """Result of a mutant: "noticed" by a failing test, "timeout", or "survived"; with pytest's message."""
 
     outcome: str
     tests: str
@@ -79,7 +79,7 @@ class Tree:
         self._server.wait()
 
     def judge(self, mutant: Mutant, stages: Iterable[tuple[str, ...]]) -> Verdict:
-        """Runs the stages of tests until one fails on the mutant."""
+        """Run the stages of tests until one fails on the mutant."""
         path = self.folder / mutant.file
         source = path.read_bytes()
         seconds = 0.0
@@ -96,7 +96,7 @@ class Tree:
         return Verdict("survived", "", seconds)
 
     def _baseline(self, stage: tuple[str, ...]) -> float:
-        """Seconds of a stage without a fault. Raises BrokenBaseline where it does not pass."""
+        """Return the seconds of a stage without a fault. Raises BrokenBaseline if it fails."""
         if stage not in self._usual:
             code, took = self._run(stage, 3600)
             if code != 0:

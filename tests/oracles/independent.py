@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 @dataclass
 class Choice:
-    """What one layer keeps from the middle of the prompt.
+    """Rows that one layer keeps from the middle of the prompt.
 
     Attributes:
         kept: per KV head, the set of absolute positions.
@@ -52,14 +52,14 @@ class IndependentSnapStream:
 
     @torch.no_grad()
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        """Full attention over the prompt, then the choice of what stays; logits [V] of the last token."""
+        """Run full attention over the prompt, choose the rows that stay, return the logits [V] of the last token."""
         self.cache = DynamicCache()
         out = self.model(
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
         )
         self.position = self.prompt_len = len(prompt)
         keys = [layer.keys[0] for layer in self.cache.layers]
-        # The last layers may have none of their own, and see what the one sees whose keys they have.
+        # The last layers may share the keys of an earlier layer, and then also its choice.
         attended = enumerate(zip(out.attentions, keys, strict=False))
         self.choices = [self._choose(weights[0], own, self.topk_in(layer)) for layer, (weights, own) in attended]
         self.choices += [self.choices[-1]] * (len(out.attentions) - len(keys))
@@ -68,7 +68,7 @@ class IndependentSnapStream:
 
     @torch.no_grad()
     def decode(self, token: int, position: int | None = None) -> Tensor:
-        """Feeds a token at `position` (the next one if None; an earlier one is replayed); logits [V]."""
+        """Feed a token at `position` (default: the next one; an earlier one is replayed) and return its logits [V]."""
         at = self.position if position is None else position
         for layer in self.cache.layers:
             layer.keys, layer.values = layer.keys[:, :, :at], layer.values[:, :, :at]
@@ -85,8 +85,10 @@ class IndependentSnapStream:
 
     def visible(self, at: int, kept: set[int], topk: int) -> set[int]:
         """Return the absolute positions that a query at position `at` sees, for one KV head of a layer that keeps
-        `topk` positions of the middle: all while they fit; else the kept ones, or of a prompt that fits its beginning,
-        and the newest ones, as many as the budget has room for."""
+        `topk` positions of the middle.
+
+        It sees all positions while they fit. Later it sees the kept ones (the beginning of a prompt that fits the
+        budget), and the newest ones for which the budget has room."""
         budget, seen = self.sink + topk + self.recent, set(range(at + 1))
         if self.prompt_len > budget:
             first, newest = set(range(self.sink)) | kept, self.recent
@@ -127,7 +129,7 @@ class IndependentSnapStream:
         return excused
 
     def topk_in(self, layer: int) -> int:
-        """How many positions a layer keeps from the middle."""
+        """Return the number of positions that a layer keeps from the middle of the prompt."""
         return self.topk
 
     def scores_of(self, weights: Tensor, keys: Tensor) -> list[float]:

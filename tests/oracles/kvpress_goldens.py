@@ -174,7 +174,7 @@ def run(case: PrefillCase) -> dict[str, Any]:
     torch.manual_seed(case.seed)
     model = LlamaForCausalLM(LlamaConfig(**config(case), attn_implementation="recording")).eval()
     ids = torch.randint(0, VOCABULARY, (case.length,))
-    # compress keeps int(n * (1 - ratio)) positions, the window among them.
+    # `compress` keeps int(n * (1 - ratio)) positions, including the window.
     ratio = 1 - (case.topk + case.window + 0.5) / case.length
     press = ScoreRecorder(compression_ratio=ratio, window_size=case.window, kernel_size=case.kernel)
     cache = DynamicCache()
@@ -197,7 +197,7 @@ def run(case: PrefillCase) -> dict[str, Any]:
 
 
 def positions(compressed: Any, keys: Any) -> Any:
-    """Where the rows of `compressed` [Hkv, m, D] stand in `keys` [Hkv, n, D]: [Hkv, m], ascending."""
+    """Return the positions in `keys` [Hkv, n, D] of the rows of `compressed` [Hkv, m, D]: [Hkv, m], ascending."""
     import torch
 
     same = (compressed[:, :, None] == keys[:, None]).all(-1)

@@ -137,7 +137,7 @@ def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
 
 
 def evaluated(rows: str) -> list[Tensor]:
-    """What level graph computes, by every operation's own definition."""
+    """Return the results of level graph, computed by the definition of every operation."""
     with mlir():
         module = lowered(replace(GEOMETRY, rows=rows), "f32", "graph", 0)
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}

@@ -1,7 +1,7 @@
-"""Oracle (m): a person edits the algorithm in a dump of level graph, and gets that program at every -O level.
+"""Oracle (m): the algorithm is edited in a dump of level graph, and every -O level compiles the edited program.
 
-The dump is text, and so are the edits. What the edited text computes is what the evaluator finds, operation by
-operation; what it compiles to gives the same at every level and on both interpreters, whether a fusion still
+Dump and edits are text. The evaluator computes the edited text operation by operation; the compiled programs give the
+same results at every level and on both interpreters, whether a fusion still
 recognises anything or not. An edit that says the same in another order computes the same, and other edits do not.
 """
 
@@ -56,7 +56,7 @@ def statement(text: str, name: str) -> re.Match[str]:
 
 
 def in_functions(text: str, holds: str, edit: Callable[[str], str]) -> str:
-    """`text` with an edit of every function that has `holds` in it; there is one at least."""
+    """Return `text` with every function edited that contains `holds`; there must be at least one."""
     parts = re.split(r"(?=\n  func\.func )", text)
     assert any(holds in part for part in parts)
     return "".join(edit(part) if holds in part else part for part in parts)
@@ -70,7 +70,7 @@ def as_it_is(text: str) -> str:
 
 
 def without_pooling(text: str) -> str:
-    """Every score counts by itself: readers of what is pooled read the scores."""
+    """Let readers of pooled scores read the scores, so that neighbours have no influence."""
 
     def edit(function: str) -> str:
         pooled = statement(function, "kv.pool")
@@ -83,7 +83,7 @@ def without_pooling(text: str) -> str:
 
 
 def with_another_pooling(text: str) -> str:
-    """What was attended to least is kept: a linalg.generic in the place of the pooling."""
+    """Keep the positions with the lowest scores: a linalg.generic replaces the pooling."""
 
     def edit(function: str) -> str:
         pooled = statement(function, "kv.pool")
@@ -105,7 +105,7 @@ def with_another_pooling(text: str) -> str:
 
 
 def in_another_order(text: str) -> str:
-    """V is written before K, and which rows are valid is asked first."""
+    """Write V before K, and compute the valid rows first."""
 
     def edit(function: str) -> str:
         row, valid, key = (statement(function, name).group(0) for name in ("kv.row", "kv.validity", "kv.update"))
@@ -135,7 +135,7 @@ def one_segment_alone(text: str) -> str:
 
 
 def segments_turned_round(text: str) -> str:
-    """The selected rows come first."""
+    """Exchange the segments, so that the selected rows come first."""
 
     def edit(function: str) -> str:
         attention = statement(function, "kv.cached_attention").group(0)
@@ -152,7 +152,7 @@ def segments_turned_round(text: str) -> str:
 
 
 def half_of_the_rows(text: str) -> str:
-    """A validity of one's own: of the valid rows those with an even number."""
+    """Replace the validity: only valid rows with an even number are attended to."""
 
     def edit(function: str) -> str:
         valid = statement(function, "kv.validity")
@@ -189,7 +189,7 @@ EDITS: dict[str, tuple[Geometry, Callable[[str], str], bool, set[str]]] = {
     "indexed, without pooling": (INDEXED, without_pooling, False, FUSED),
     "indexed, half of the rows": (INDEXED, half_of_the_rows, False, {"chunk_attention"}),
 }
-"""What is edited, how, whether the program still means the same, and what is fused all the same."""
+"""Name -> geometry, edit, True if the program keeps its meaning, and the operations that are fused nevertheless."""
 
 
 LEVELS = {0: "reference", 1: "reference", 2: "native"}

@@ -63,7 +63,7 @@ def by_definition(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
 
 
 def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
-    """The same from the reference interpreter's three steps, over a scratch longer than the prompt."""
+    """Return the same by the reference interpreter's three steps, over a scratch longer than the prompt."""
     queries, keys = golden(name, "queries", layer), golden(name, "keys", layer)
     kv_heads, n, depth = keys.shape
     scratch = torch.full((1, kv_heads, n + 13, depth), torch.nan)
@@ -84,7 +84,8 @@ IMPLEMENTATIONS = {"definition": by_definition, "interpreter": by_interpreter}
 
 
 def count_near_ties(scores: Tensor, kept: Tensor, selected: Tensor, tolerance: float) -> int:
-    """How many positions of `kept` [Hkv, topk] are missing in `selected`; each must be a tie with the lowest kept.
+    """Return the number of positions of `kept` [Hkv, topk] that are missing in `selected`. Each must have about the
+    lowest score of `kept`.
 
     `scores` [Hkv, t] are kvpress's; `tolerance` is relative to the largest of a head.
     """

@@ -1,8 +1,8 @@
-"""Rules of one's own, as examples/rules has them, against transformers' own attention and keys, at every level.
+"""User-defined rules, those of examples/rules, compared with transformers' own attention and keys at every level.
 
-The oracle is the untouched model with a full cache, of which masks hide what a rule drops. Its scores are written here
-as kvpress publishes them: KnormPress has minus the norm of a key, ObservedAttentionPress the mean of what all queries
-paid (of which H2O, and the example, have the sum), PyramidKV changes the budgets of layers linearly.
+The oracle is the untouched model with a full cache, in which masks hide the positions that a rule drops. Its scores are
+written here as kvpress publishes them: KnormPress has minus the norm of a key, ObservedAttentionPress the mean of all
+queries' attention weights (H2O, and the example, have the sum), and PyramidKV changes the budgets of layers linearly.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def test_rules_beside_windows_and_encoded_rows(folder: Path, compiled: Compiled)
 def test_what_is_too_large_for_the_chip_is_computed_in_tiles(
     folder: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if everything from 1000 bytes on did not fit: matrices of a rule are 4 * 6 * 70 numbers."""
+    """Values of 1000 bytes or more are treated as too large; matrices of the rule have 4 * 6 * 70 elements."""
     path = folder / "spread.py"
     path.write_text(SPREAD)
     monkeypatch.setattr("sscc.passes.large_values.PARTS", 520 * 2**20 // 1000)

@@ -89,7 +89,7 @@ def test_every_level_computes_the_definition(bits: int, dtype: str) -> None:
 
 
 def check_levels(g: Geometry, *, looped: bool) -> None:
-    """Every level computes the definition; where it is asked for, -O1 the bits of -O2."""
+    """Check that every level computes the definition; with `looped`, also that -O1 and -O2 have the same bits."""
     by_level = {opt_level: fed(compiled(g, opt_level)[1]) for opt_level in (0, 2, *([1] if looped else []))}
     assert torch.equal(by_level.get(1, by_level[2]), by_level[2])
     for logits in by_level.values():
@@ -110,7 +110,7 @@ def test_where_all_chosen_rows_may_be_fetched_there_is_no_limit(opt_level: int) 
 
 
 def test_a_slot_begins_with_resident_rows_of_its_own_prompt() -> None:
-    """Whatever it held before, wherever it is, and whoever else decodes; a copied slot takes them along."""
+    """Resident rows do not depend on the slot, its earlier prompt or other slots; a copied slot has the same ones."""
     _, session = compiled(replace(QUERY, fetch=1))
     alone = fed(session)
     fed(session, random_tokens(40, 7), random_tokens(6, 8), slot=2)
@@ -130,14 +130,14 @@ def test_other_bits_choose_other_rows() -> None:
 
 
 def test_encoded_rows_differ_from_the_first_logits_on() -> None:
-    """Prefill attends to what is stored. The difference is rounding's: no row is lost."""
+    """Prefill attends to encoded rows. The differences are those of rounding: no row is lost."""
     plain, *encoded = (eager(g)[0] for g in (QUERY, INT8, INT4))
     apart = [float((logits - plain).norm() / plain.norm()) for logits in encoded]
     assert 1e-4 < apart[0] < 0.05 < 5 * apart[0] < apart[1] < 0.5
 
 
 def test_with_encoded_rows_full_attention_is_over_what_prefill_would_attend_to() -> None:
-    """Where every candidate is chosen, each step's logits are those of a prefill of all tokens up to there."""
+    """If every candidate is selected, the logits of each step are those of a prefill of all tokens so far."""
     _, session = compiled(replace(EVERYTHING, dtype="int8"))
     stepped = fed(session, PROMPT, TOKENS[:9])
     for fed_tokens in (3, 9):
@@ -153,7 +153,7 @@ def test_without_sinks_and_in_bf16() -> None:
 
 @pytest.mark.parametrize("g", [QUERY, INT8, INT4, replace(INT8, fetch=2)], ids=["model", "int8", "int4", "int8 fetch"])
 def test_the_ir_itself_computes_the_same(g: Geometry) -> None:
-    """What level graph computes, by every operation's own definition."""
+    """Level graph computes the same by the definition of every operation."""
     with mlir():
         module = lowered(g, "f32", "graph", 0)
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
@@ -263,7 +263,7 @@ class Trial:
         return (self.live - 1)[:, None, None, None].expand(-1, rows.shape[1], 1, rows.shape[3])
 
     def held(self, rows: Tensor) -> Tensor:
-        """Rows that are stored as a cache holds them: those that stand for these numbers."""
+        """Return rows in the form in which a cache stores them: encoded, if the cache is."""
         return encode(rows, self.g.row_format) if self.g.encoded else rows
 
     def ring(self, rows: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -
 
 @pytest.mark.parametrize(("bits", "dtype"), KINDS)
 def test_rows_that_are_not_chosen_may_be_anything(bits: int, dtype: str) -> None:
-    """Whatever is chosen without them: NaN in a row that attention reads would be NaN in what it gives."""
+    """Rows that are not selected hold NaN: if attention read one, its result would be NaN."""
     t, g = Trial(bits, dtype=dtype), QUERY
     new_key, new_value = t.new_rows
     expected = query_selection.query_attention(t.query, t.keys, t.values, t.chosen, t.live, t.scale, g)

@@ -1,4 +1,4 @@
-"""What running passes tells: the changes, the statistics, how a pass and its options are written, and broken IR."""
+"""Records of a pass run: changes and statistics; the spelling of a pass and its options; and broken IR."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _context() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Renaming(Pass):
-    """Gives the module's functions a longer name, or leaves them."""
+    """A pass that gives the module's functions longer names, or changes nothing."""
 
     name: ClassVar[str] = "renaming"
     takes: ClassVar[tuple[str, ...]] = ()

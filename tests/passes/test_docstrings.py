@@ -39,7 +39,7 @@ class Mismatch(Exception):
 
 
 def blocks(docstring: str, kind: str) -> list[tuple[str, str]]:
-    """The options that the headings of a docstring's Before or After blocks name, and what the blocks hold."""
+    """Return the options in the headings of a docstring's Before or After blocks, and the contents of the blocks."""
     blocks = [match.groups() for match in _BLOCK.finditer(docstring + "\n")]
     return [(" ".join(_OPTION.findall(head)), textwrap.dedent(text)) for name, head, text in blocks if name == kind]
 
@@ -51,7 +51,7 @@ class Matcher:
         self.names: dict[str, str] = {}
 
     def fits(self, pattern: str, line: str) -> bool:
-        """Whether `line` is what `pattern` says; if so its value names are bound from here on."""
+        """Return True if `line` matches `pattern`; names of values in it are bound from then on."""
         if "func.func" in pattern:
             self.names = {}
         groups: dict[str, str] = {}

@@ -41,7 +41,7 @@ ARGUMENTS = {
 }
 FUSED = {DECODE: "kv.decode_attention", CHUNK: "kv.chunk_attention"}
 OTHERS: dict[str, dict[str, int]] = {DECODE: {}, CHUNK: {"kv.observe": 2}}
-"""What stays as it is beside the fused operation."""
+"""Other operations that remain beside the fused one."""
 
 
 def module(body: str, pattern: str) -> str:

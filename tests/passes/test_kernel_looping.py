@@ -1,4 +1,4 @@
-"""Which calls form a run, and runs that are too long for a file of IR to be readable."""
+"""Calls that form a run, and runs that would make a file of IR too long to read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _context() -> Iterator[None]:
 
 
 def stack(kernels: Sequence[str]) -> ir.Module:
-    """One entry that calls `kernels` in turn, each with a weight of its own."""
+    """Return an entry that calls `kernels` one after another, each with its own weight."""
     weights = "".join(
         f', %w{layer}: tensor<2x8xf32> {{sscc.weight = "layers.{layer}.w"}}' for layer in range(len(kernels))
     )

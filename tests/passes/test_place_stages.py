@@ -136,7 +136,7 @@ def exchanging(control: dict[str, str], between: str = SUM, sram: int | None = N
 
 
 def test_tiles_behind_an_exchange_have_slots_for_all_of_them() -> None:
-    """What stages wait for other ranks for is time in which matrices can be loaded whole."""
+    """While stages wait for other ranks, there is time to load whole matrices."""
     assert exchanging(LOOP) == {"w": 4, "u": 4}
     assert exchanging(RUN) == {"w": 2, "u": 4}
     assert exchanging(LOOP, NO_SUM) == exchanging(RUN, NO_SUM) == {"w": 2, "u": 2}
@@ -186,7 +186,7 @@ def test_where_it_is_tight_there_are_fewer_slots(sram: int, between: int, whole:
     ],
 )
 def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> None:
-    """The largest first; their stages read them from where they lie."""
+    """The largest weights stay there first; stages read them in place."""
     module = placed(sram=sram)
     assert {stage_name(op) for op in walk(module) if op.name == "df.load"} == loads
     assert set(buffers(module)) == loads | {"exp", "up", "down"}
@@ -196,7 +196,7 @@ def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> N
 
 
 def test_what_does_not_fit_at_all_is_refused_with_the_numbers() -> None:
-    """Without weights 14 KiB are needed."""
+    """14 KiB are needed even without weights."""
     largest = {"largest": ["up", "h", "exp"], "sizes": [8 * KIB, 2 * KIB, 2 * KIB]}
     with raises(
         PlaceStagesErrors.TOO_LARGE, kernel="k", required=14 * KIB, capacity=13 * KIB, memory="SRAM", **largest
@@ -220,7 +220,7 @@ def test_units_are_shared_out_by_work(pcus: int) -> None:
 PRODUCT = 2 * 8 * 256 * 1024 / 319e12 * 1040
 """Seconds of the products of `EXCHANGE` on one unit: two operations for each pair, in f32."""
 ELEMENTS = 8 * 1024 / (32 * 1.6e9)
-"""Seconds of what is done with each element between them: a lane and a cycle for each."""
+"""Seconds for the element-wise work on each element: one lane and one cycle."""
 
 
 def test_units_are_proportional_to_the_time_of_one_where_iterations_overlap() -> None:

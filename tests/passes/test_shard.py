@@ -81,7 +81,7 @@ def graph(
     family: str, ranks: int, policy: str = "snapstream", weights: str | None = None, machine: Target | None = None,
     sums: str = "f32", dtype: str = "f32",
 ) -> ir.Module:
-    """The module of level graph, cut over so many ranks."""
+    """Return the module of level graph, cut over `ranks` ranks."""
     module = parse_module(imported(family, dtype), family)
     if machine is not None:
         set_target(module, machine)
@@ -101,14 +101,14 @@ def session(module: ir.Module, family: str, group: Group = ALONE) -> Session:
 
 
 def logits(run: Session) -> np.ndarray:
-    """Of prompts in both slots, of which one is longer than what is kept, and of the steps after them."""
+    """Return the logits of a prompt in each slot, one of them longer than the cache, and of the steps after them."""
     rows = [run.prefill(slot, PROMPT[:length]).copy() for slot, length in ((1 - SLOT, 11), (SLOT, len(PROMPT)))]
     rows += [run.decode({SLOT: token, 1 - SLOT: token + 1}).copy() for token in TOKENS]
     return np.vstack(rows)
 
 
 def cuts(module: ir.Module) -> dict[str, str]:
-    """How the stored arguments of a decode step are cut, by name."""
+    """Return the cuts of the stored arguments of a decode step, by name."""
     return {
         argument.name: argument.cut
         for function in functions(module)
@@ -227,7 +227,7 @@ def test_a_sum_is_one_collective_per_block() -> None:
 
 
 def test_parts_may_be_rounded_before_they_are_exchanged() -> None:
-    """Sums of bf16 then go as bf16, and those of chosen and shared experts together."""
+    """Sums of bf16 are then exchanged as bf16, and those of selected and shared experts together."""
 
     def sent(sums: str) -> list[str]:
         module = graph(family, 2, sums=sums, dtype="bf16")
@@ -243,8 +243,8 @@ def test_parts_may_be_rounded_before_they_are_exchanged() -> None:
 
 
 def test_large_sums_are_rounded_in_parts() -> None:
-    """What ranks then compute is the same bits. Sums of chosen and shared experts meet in parts and are put together
-    once. Small sums, those of f32, and parts that are rounded before stay as they are."""
+    """The results have the same bits. Sums of selected and of shared experts are exchanged in parts and gathered once.
+    Small sums, sums in f32, and parts that are already rounded do not change."""
     family = "latent-among-experts"
     machine = load_target("rdu:sn40l-16")
     quick = changed({"socket.latency": 1e-15}, machine)

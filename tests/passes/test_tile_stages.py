@@ -1,4 +1,4 @@
-"""How many tiles there are."""
+"""Numbers of tiles."""
 
 from __future__ import annotations
 

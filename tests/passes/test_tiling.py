@@ -1,4 +1,4 @@
-"""How a cut of a result goes back through operations, and where it cannot."""
+"""Propagation of a cut from a result back through operations, and operations that stop it."""
 
 from __future__ import annotations
 

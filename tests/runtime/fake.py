@@ -78,7 +78,7 @@ class FakeInterpreter(HostInterpreter):
         self.calls.clear()
 
     def before_call(self) -> None:
-        """What a call begins with; for other interpreters to say."""
+        """Begin a call; other interpreters override this."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""Short ways to write the records of a schedule by hand."""
+"""Helpers that build the records of a schedule by hand."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_a_stack_has_the_digest_of_its_bytes() -> None:
 
 
 def test_loading_maps_the_stack_where_it_lies(out: Path) -> None:
-    """What a load gives is the file: no copy of it."""
+    """Loaded tensors are views of the mapped file, not copies."""
     shard = out / "weights/model-00001-of-00001.safetensors"
     with shard.open("r+b") as file:
         weights = Artifact.load(out).weights()
@@ -814,7 +814,7 @@ def test_pipes_are_refused_at_once(out: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json", "schedule.json", "machine.json", "schedule.txt"])
 def test_huge_files_are_refused_unread(out: Path, name: str) -> None:
-    """A sparse file of 10 GB takes no room, and would take all memory if it were read."""
+    """A sparse file of 10 GB needs no disk space; reading it would need all memory."""
     nbytes = 10 * 10**9
     (out / name).touch()
     os.truncate(out / name, nbytes)

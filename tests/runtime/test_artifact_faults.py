@@ -33,7 +33,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """What an artifact of each mode holds."""
+    """Return the contents of an artifact of each mode."""
     folder = tmp_path_factory.mktemp("whole")
     for mode in MODES:
         write(folder / f"{mode}.rdu", mode)
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
 
 @pytest.fixture(params=["exchanged", "renamed"])
 def exchanging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether two names can be swapped here."""
+    """Return True if the test's file system can swap two names atomically; False if it is made to rename instead."""
     if request.param == "renamed":
         for module in (files, artifact_writer):
             monkeypatch.setattr(module, "exchange", lambda first, second: False)
@@ -103,7 +103,7 @@ def test_a_process_that_is_killed_leaves_the_old_or_the_new_one(
         now = held(out, whole)
         assert now in (before, MODES[1]) or not exchanging, f"step {step}"
         seen.add(now)
-        if step % 5 == 0 or now != before:  # else leftovers pile up, and all of them have to go
+        if step % 5 == 0 or now != before:  # otherwise leftovers accumulate; all of them must be removed
             write(out, MODES[0])
             assert os.listdir(out.parent) == [out.name], f"step {step}"
             assert held(out, whole) == Artifact.load(out).manifest.weights.mode == MODES[0]

@@ -1,5 +1,5 @@
-"""The user's caches while the disk fails or the process is killed, at every step: what depends on them goes on or says
-why not, what was there stays, and nothing half-written is ever taken for whole."""
+"""The user's caches when the disk fails or the process is killed, at every step: the command continues or gives the
+reason, existing files stay, and an incomplete file is never used."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ class TestFiles:
     ],
 )
 def test_the_sandbox_holds(source: str) -> None:
-    """Either an error, or the nothing that Jinja makes of what it keeps secret."""
+    """The result is an error, or empty because Jinja hides the attribute."""
     template = ChatTemplate(source)
     try:
         text = template.render([])

@@ -1,4 +1,4 @@
-"""What ranks do together in a schedule: what it means (the reference interpreter), what is refused, what is counted."""
+"""Collectives of a schedule: their meaning (the reference interpreter), refusals, and the model's counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def program(step: Collective, *params: Param, windows: tuple[Window, ...] = ()) 
 
 
 def run(candidate: Program, dtype: torch.dtype = torch.float32) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What each rank has and gets."""
+    """Return the inputs and the outputs of each rank."""
     validate(candidate)
     shape = candidate.tensors[0].shape
     values = [torch.randn(shape, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(6)]
@@ -74,7 +74,7 @@ def test_sums_are_over_the_ranks_along_the_axes_in_their_order(axes: tuple[int, 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_each_has_its_part_of_a_sum(axes: tuple[int, ...]) -> None:
-    """The bits that a sum of everything has there."""
+    """Each part has the bits of the corresponding part of the whole sum."""
     size = ranks_along(GRID, axes)
     assert size is not None
     x = read("x", (2, 6), dtype="bf16")

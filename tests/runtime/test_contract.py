@@ -1,4 +1,4 @@
-"""What a session relies on: schedules that do not fit their manifest are refused, whatever else is right with them."""
+"""Requirements of a session: a schedule that does not fit its manifest is refused, even if it is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing tensors, and replaying a golden: what passes, what is excused, what is named."""
+"""Comparison of tensors, and replay of a golden: equal results, tolerated differences, and the named tensor."""
 
 from __future__ import annotations
 

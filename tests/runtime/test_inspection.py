@@ -1,4 +1,4 @@
-"""What `sscc inspect` reads off a schedule and models, against numbers worked out by hand."""
+"""Figures of `sscc inspect`, read off a schedule or modelled, compared with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def artifact_program() -> Program:
 
 
 def _stacked(param: Param) -> tuple[int, ...]:
-    """The shape of the tensor behind a parameter: the caches of all layers are one."""
+    """Return the shape of the tensor behind a parameter: the caches of all layers are one tensor."""
     return (L, *param.shape) if param.name.endswith("_cache") else param.shape
 
 
@@ -237,7 +237,7 @@ def test_the_words_of_the_bound() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program has round figures and could serve no session, so that what is asked of one is left out."""
+    """An artifact of a program with round figures. No session could run it, so the proofs for a session are skipped."""
     monkeypatch.setattr("sscc.runtime.artifact.proofs.prove", lambda program, signature: None)
     out = tmp_path / "fake.rdu"
     with ArtifactWriter(out) as writer:

@@ -1,4 +1,4 @@
-"""The compiled module tells the truth about the machine, as far as Python can see the same."""
+"""Facts about the machine from the compiled module, compared with those that Python can read."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FIELD = re.compile(r'\{"(\w+)", ')
 
 
 def raised() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Name of the file, kind and fields of every `fail` in the sources."""
+    """Return file name, kind and fields of every `fail` in the sources."""
     found = []
     for path in sorted(SOURCES.glob("*.[hc]pp")):
         for kind, rest in CALL.findall(path.read_text()):

@@ -162,7 +162,7 @@ def poisoned(value: torch.Tensor) -> torch.Tensor:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Where two tensors have the same bytes, NaN like any other."""
+    """Return True for elements with the same bytes; NaN equals NaN."""
     return (one == other) | ((one != one) & (other != other))
 
 
@@ -215,7 +215,7 @@ def test_no_more_counts_than_is_read(
 
 
 def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, axis: int, index: int) -> bool:
-    """Whether nothing has changed but the poison itself."""
+    """Return True if only the poisoned elements have changed."""
     equality = same(before, after)
     if poisoned_itself:
         equality = equality.clone()

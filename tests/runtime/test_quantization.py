@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits: the formula, its bounds, and what the stored tensors hold."""
+"""Weights of 8 and 4 bits: the formula, its bounds, and the stored tensors."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
 
 
 def test_floats_of_8_bits() -> None:
-    """Three bits of mantissa: no element above the smallest normal moves by more than a sixteenth of itself."""
+    """With three bits of mantissa, no element above the smallest normal number changes by more than a sixteenth."""
     f = GroupFormat.parse("e4m3:32:f32")
     weight = normal()
     weight[3] = 0
@@ -382,7 +382,7 @@ def test_mxfp4_by_hand() -> None:
 
 @pytest.mark.parametrize("name", list(CHECKPOINT_FORMATS))
 def test_numbers_of_a_format_stay_when_they_are_quantized_into_it(name: str) -> None:
-    """Codes that use their whole range, with scales that are powers of 2: quantizing finds them again."""
+    """If codes use their whole range and scales are powers of 2, quantizing the values gives the same codes."""
     f, generator = CHECKPOINT_FORMATS[name], np.random.default_rng(4)
     weight = dequantize(quantize(generator.standard_normal((8, 512)).astype(np.float32), f), f)
     again = dequantize(quantize(weight, f), f)

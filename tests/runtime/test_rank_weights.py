@@ -1,4 +1,5 @@
-"""The part of a weight that a rank has: what it makes of a source is its part of what the whole source becomes."""
+"""A rank's part of a weight: quantizing a part of the source gives the same as taking a part of the quantized
+source."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def weight(
 
 
 def test_a_rank_has_spans_of_an_axis() -> None:
-    """Segments of joined matrices: one in as many parts as ranks, one in half as many, one whole."""
+    """Segments of joined matrices: one divided over all ranks, one over half of them, one whole."""
     whole, parts = layouts(weight((9, COLUMNS), "0:12/4,8/2,2/1", ("a",)))
     source = SOURCES["a"][:22]
     read = reading({"a": source}, "here")

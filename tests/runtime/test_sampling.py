@@ -222,7 +222,7 @@ def test_transformers_keeps_the_same_tokens(vocab_size: int) -> None:
 
 
 def warpers(sampling: Sampling) -> Any:
-    """What transformers' generate does, in its order."""
+    """Return the logits processors of transformers' generate, in its order."""
     steps: list[Any] = [
         RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty),
         TemperatureLogitsWarper(sampling.temperature),
@@ -240,7 +240,7 @@ def warpers(sampling: Sampling) -> Any:
 
 
 def test_draws_are_numpys_philox() -> None:
-    """Where all logits are equal, the token is u * V rounded down."""
+    """If all logits are equal, the token is u * V rounded down."""
     for seed in (0, 1, 2**63 - 1, 0x0123456789ABCDEF):
         expected = (uniforms(seed, 50) * 4096).astype(int)
         assert draws(Sampling(1.0, seed=seed), 50, np.zeros(4096)) == expected.tolist()
@@ -276,7 +276,7 @@ def test_restrictions_keep_the_most_likely() -> None:
 
 
 def test_restrictions_come_one_after_the_other() -> None:
-    """top_p is of what top_k kept (0.4 and 0.25: 0.62 of it), min_p of what is left."""
+    """top_p applies to the result of top_k (0.4 and 0.25: 0.62 of it), and min_p to the result of top_p."""
     assert set(draws(Sampling(1.0, top_k=2, top_p=0.61))) == {1}
     assert set(draws(Sampling(1.0, top_k=2, top_p=0.62))) == {1, 3}
     assert set(draws(Sampling(1.0, top_p=0.9, min_p=0.3))) == {1, 3, 4}
@@ -449,7 +449,7 @@ def allowed_rows(masks: Array, constrained: Sequence[bool]) -> Allowed:
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 200, 4097])
 def test_a_constraint_is_minus_infinity_for_what_it_forbids(dtype: Any, vocab_size: int) -> None:
-    """Penalties and bias included, and the logprobs stay those of the model."""
+    """Penalties and bias do not change this, and the logprobs stay those of the model."""
     random = np.random.default_rng(vocab_size)
     for _ in range(40):
         logits, sampling, prompt = random_case(random, vocab_size)

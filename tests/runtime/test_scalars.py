@@ -12,7 +12,7 @@ from tests.errors import raises
 
 
 def compiled(scalar: Scalar, **environment: int) -> int:
-    """What the reference interpreter makes of a scalar."""
+    """Return the reference interpreter's value of a scalar."""
     compile_scalar(scalar)(environment)
     return environment[scalar.name]
 

@@ -181,7 +181,7 @@ def test_entries_are_found_by_name() -> None:
 
 
 AT = ("kernels", 0, "body", 0, "body", 0, "body", 0)
-"""Where the sample's pipeline is: in a branch in a loop of its kernel."""
+"""Place of the sample's pipeline: in a branch in a loop of its kernel."""
 
 
 def edited(*path: Any, value: Any = None, drop: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What the host keeps per slot, and what it refuses before anything runs."""
+"""The host's state of each slot, and refusals before a program runs."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_no_excerpt_lacks_the_last_token() -> None:
     assert len({whole.key, Excerpt(np.arange(4), np.arange(1, 5)).key, Excerpt(np.arange(4), np.arange(2, 6)).key}) == 3
 
 
-# How models know positions: by rotation, by a table that is looked up, or some layers not at all.
+# Position encodings: rotary embeddings, a table, or none in some layers.
 POSITIONS = ("llama3-rope", "gpt2", "taking-turns", "yarn-rope")
 
 
@@ -212,7 +212,7 @@ def test_a_prompt_that_the_draft_cannot_read_ends_alone(compiled: Compiler) -> N
 
 
 def test_a_deadline_and_a_cancel_while_a_draft_reads_leave_others_alone(compiled: Compiler) -> None:
-    """Whoever gives up first, in the middle of the draft's work or behind it, the others' answers stay the same."""
+    """If a request is cancelled, in the middle of the draft's work or after it, the others' answers stay the same."""
     target, drafted = compiled("llama3-rope", SMALL), compiled("llama3-rope", COMPACT)
     prompts = [tuple(random_tokens(LENGTH, seed=seed)) for seed in (21, 22, 23, 24)]
     session = session_of(target.artifact)
@@ -267,7 +267,7 @@ def test_text_is_left_out_between_whole_tokens() -> None:
 
 
 def test_a_draft_with_another_tokenizer_reads_text(compiled: Compiler, tmp_path: Path) -> None:
-    """Its scores choose words; what is left is tokenised anew, by the program's tokenizer."""
+    """The draft's scores choose words; the remaining text is tokenised by the program's tokenizer."""
     words = [f" w{number}" for number in range(40)]
     drafts, reads = words_tokenizer(words), words_tokenizer(["[x]", "|", *reversed(words)])
     drafts.save(str(tmp_path / "drafts.json"))

@@ -30,7 +30,8 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As Llama-2's and Mistral's: sentencepiece, a space before the first word, unknown characters as bytes."""
+    """Return a tokenizer like Llama-2's and Mistral's: sentencepiece, a space before the first word, unknown characters
+    as bytes."""
     words = ["▁", "▁the", "▁fox", "fox", "▁hello", "lo", "é", "▁na", ",", "a", "b"]
     pieces = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -167,7 +168,7 @@ def byte_level_and_more() -> Tokenizer:
 
 @pytest.mark.parametrize(("kind", "spelling"), [("byte-level", "ð"), ("byte-fallback", "<0x80>")])
 def test_broken_bytes_do_not_wait_for_the_end(kind: str, spelling: str) -> None:
-    """A character has at most four bytes, so what cannot become one any more is said at once."""
+    """A character has at most four bytes, so bytes that cannot become a character are reported at once."""
     tokenizer = TOKENIZERS[kind]
     stream, broken = TextStream(tokenizer), tokenizer.token_to_id(spelling)
     letters = 0

@@ -1,4 +1,4 @@
-"""How single tokens are spelt, for every kind of tokenizer that checkpoints come with."""
+"""The text of single tokens, for every kind of tokenizer that checkpoints use."""
 
 from __future__ import annotations
 

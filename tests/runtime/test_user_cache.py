@@ -87,7 +87,7 @@ def test_what_others_can_write_is_refused(folder: Path, place: str, bits: int) -
 
 @pytest.mark.parametrize("place", [".", "a", "a/x"])
 def test_what_somebody_else_owns_is_refused(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs this owns the files, so the check is told of another user and of root."""
+    """The test's user owns the files, so the check gets the id of another user, and of root."""
     keep("a/x")
     path, state = folder / place, (folder / place).stat()
     me = os.geteuid()

@@ -254,7 +254,7 @@ def test_loads_by_indices_are_inside_or_refused(program: tuple[Instr, ...], insi
         ((op("index", 0, type="i64", result="i"), op("cmpi_sge", "i", 6, type="i1", result="c"),
           op("select", "c", 99, "i", type="i64", result="j"), op("load", "x", "j")), False),
         ((op("load", "x", "s"),), True),
-        # An overflow wraps around: nothing is known of the result.
+        # An overflow wraps around, so the result may have any value.
         ((op("index", 0, type="i64", result="i"), op("addi", "i", 2**63 - 1, type="i64", result="a"),
           op("minsi", "a", 5, type="i64", result="j"), op("load", "x", "j")), True),
     ],
@@ -598,7 +598,7 @@ def test_the_log_sum_exp_is_one_per_query(
 
 @pytest.mark.parametrize(("low", "high"), [(low, high) for low in range(-3, 9) for high in range(low, 9)])
 def test_a_load_by_a_scalar_is_refused_where_no_value_is_inside(low: int, high: int) -> None:
-    """Where some are, data decide, and where all are, nothing does."""
+    """If some values are inside, the data decide; if all are, no check is needed."""
     program = (op("load", "x", "s"),)
     if high < 0 or low > 5:
         with raises(BodyProofErrors.LOAD_OUT_OF_RANGE, load="r", axis=0, name="x", size=6, low=low, high=high):

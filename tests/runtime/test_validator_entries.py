@@ -79,8 +79,8 @@ def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFac
 
 
 def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[ErrorKind, int] | None:
-    """Return the kind and the launch of the first read of what may not have been written, if control enters only what
-    it must."""
+    """Return the kind and the launch of the first read of elements that may be undefined, if control flow enters only
+    branches and loops that it must enter."""
     for position, use in enumerate(uses):
         if use.access in ("write", "other"):
             continue
@@ -161,7 +161,8 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
 
 
 def _is_fresh(uses: list[LaunchUse], loop: int) -> bool:
-    """Whether its first use is to write all, and nothing was used before; or whether it does not use it."""
+    """Return True if the loop's first use of a tensor writes all of it, and it was not used before; or if it is
+    unused."""
     touching = [use for use in uses if use.access != "other"]
     held = [use for use in touching if loop in use.path]
     whole = held and held[0].access == "write" and held[0].elements() == set(range(SIZE)) and not held[0].moves
@@ -189,7 +190,7 @@ def _elements(view: View) -> set[int]:
 
 
 def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
-    """The same view under two names is one region; callers tell which, and what is not dense."""
+    """The same view under two names is one region; `callers` records such names, and the views that are not dense."""
     choose, seen = random.Random(3), Counter[bool]()
     tensors = {name: Tensor(name, (24,), "f32", "state", "hbm", 0) for name in "tu"}
     for _ in range(2000):

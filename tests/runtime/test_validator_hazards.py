@@ -25,7 +25,7 @@ ROOM = 4096
 
 @dataclass(frozen=True)
 class Reach:
-    """What a port shows of the memory: `width` elements from ``offset + step * i + move * t0`` on."""
+    """The elements that a port accesses: `width` elements from ``offset + step * i + move * t0`` on."""
 
     access: Any
     width: int
@@ -141,7 +141,8 @@ def _right_together(parts: list[Part], a: int, b: int, iterations: int, before: 
 
 
 def _right_layers(part: Part, one: Reach, around: Part, other: Reach, iterations: int) -> bool:
-    """What moves with the index is of one iteration alone, or all of it lies in what does not move."""
+    """Return True if each element of a moving view belongs to one iteration, or if all or none of them belong to the
+    other view, which does not move."""
     if iterations == 1 or not one.step or part.when != "each" or around.when != "each":
         return True
     if other.step:
@@ -281,7 +282,7 @@ def _writing(place: tuple[Any, ...]) -> Reach:
 def _pair(
     turns: tuple[str, str], writes: tuple[Any, ...], reads: tuple[Any, ...], link: tuple[int, int] | None
 ) -> tuple[list[Part], dict[str, int]]:
-    """A stage that writes and one that reads, the first of which feeds the second one by slots of so many firings."""
+    """Return a stage that writes and one that reads. With `link` the first feeds the second through a buffer."""
     parts = [Part(turns[0], 1, [_writing(writes)]), Part(turns[1], 1, [Reach(*reads)])]
     if link is not None:
         parts[0].ends.append(("b", "write", link[0]))
@@ -334,7 +335,7 @@ def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any,
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("iterations", [2, 5, FAR])
 def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None:
-    """A stage writes what another one reads, which tells it when to go on: only so is no iteration too early."""
+    """A stage writes the data that another one reads, and waits for it: no iteration is too early."""
     parts = [Part("each", 1, [_writing(FIXED)], [("b", "write", 1), ("c", "read", 1)])]
     parts.append(Part("each", 1, [Reach(*FIXED)], [("b", "read", 1)]))
     parts.append(Part("each", 1, [], [("d", "read", 1), ("c", "write", 1)], lag=1))
@@ -347,7 +348,7 @@ def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None
 
 
 def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
-    """Four firings that write tiles, and as many that read them, each after its own."""
+    """Four firings that write tiles, and four that each read the tile of the corresponding firing."""
     parts = [Part("each", 4, [Reach("write", 2, 0, 0, 2)], [("b", "write", 1)])]
     parts.append(Part("each", 4, [Reach("read", 2, 0, 0, 2)], [("b", "read", 1)]))
     view = view_of(parts, 1, {"b": 1})
@@ -363,7 +364,7 @@ def test_a_firing_reads_what_it_writes_only_by_the_same_view(width: int, right: 
 
 
 def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
-    """What moves by 30 and what moves by 31 elements per iteration meet in iteration 10 only, in other firings."""
+    """Views that move by 30 and by 31 elements per iteration meet only in iteration 10, in other firings."""
     for trips, behind, right in ((2, 1, False), (2, 2, True), (1, 1, True), (1, 0, False), (3, 2, False)):
         places = [Reach("write", 1, 1500, 30, 100_000), Reach("read", 1, 1490 - behind * 100_000, 31, 100_000)]
         parts = [Part("each", trips, places)]

@@ -46,7 +46,7 @@ def facts(
 
 
 def copying(name: str = "p", lower: Any = 0, upper: Any = 1, **fields: Any) -> Pipeline:
-    """Copies both tiles of x to y in each iteration."""
+    """Return a program that copies both tiles of x to y in each iteration."""
     at = (("t0", 2),)
     stage = Stage("s", "tile", (2,), (port("x", (2,), terms=at), port("y", (2,), terms=at)), (), (), **fields)
     return Pipeline(name, "i", lower, upper, (), (), (stage,))
@@ -143,7 +143,7 @@ def test_a_branch_is_taken_for_some_value() -> None:
 
 
 def test_a_loop_tells_the_range_of_its_index() -> None:
-    """What is proved inside for all values is not left to samples: the index ends before its upper bound."""
+    """An index that is proved to be inside for all values needs no samples: the loop ends before its upper bound."""
 
     def left(*body: Any, **scalars: Any) -> int:
         return sum(len(pipeline.open) for pipeline in facts(*body, **scalars).pipelines.values())

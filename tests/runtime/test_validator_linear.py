@@ -29,7 +29,7 @@ def scope(**ranges: tuple[float, float]) -> Scope:
 
 
 def form(where: Scope, op: str, *args: Any) -> Linear:
-    """The linear form of one operation."""
+    """Return the linear form of one operation."""
     where.define(Scalar("r", op, args))
     return where.values["r"]
 
@@ -152,7 +152,7 @@ def test_a_linear_form_says_what_it_is() -> None:
         ("floordiv", ("a", 2), (1, 2)), ("floordiv", ("u", 2), (-inf, inf)), ("floordiv", ("a", 1), (2, 5)),
         ("mod", ("d", 4), (0, 3)), ("mod", ("b", 9), (0, 8)), ("mod", ("a", 6), (2, 5)), ("mod", ("a", 5), (0, 4)),
         ("mod", ("c", 2), (0, 1)),
-        # A divisor that is no positive constant: a quotient is no further from 0 than what is divided.
+        # A divisor that is not a positive constant: the quotient is not further from 0 than the dividend.
         ("floordiv", ("d", "p"), (0, 9)), ("ceildiv", ("b", "p"), (-3, 4)), ("floordiv", ("d", "n"), (-9, 0)),
         ("floordiv", ("b", "n"), (-4, 3)), ("floordiv", ("d", -2), (-9, 0)), ("floordiv", ("n", "p"), (-3, 0)),
         ("mod", ("d", "p"), (0, 2)), ("mod", ("d", "n"), (-2, 0)), ("mod", ("b", -3), (-2, 0)),
@@ -162,7 +162,7 @@ def test_a_linear_form_says_what_it_is() -> None:
         ("and", ("a", "p"), (0, 3)), ("and", ("p", "a"), (0, 3)), ("and", ("b", "p"), ANY), ("and", ("p", "b"), ANY),
         ("or", ("a", "p"), (0, 7)), ("or", ("c", "c"), (0, 1)), ("or", ("d", "c"), (0, 15)), ("or", ("b", "c"), ANY),
         ("and", ("c", "d"), (0, 1)),
-        # Of a table only what the index can reach.
+        # The range of a look-up covers only the entries that the index can reach.
         ("lookup", ("c", 7, 3), (3, 7)), ("lookup", ("c", 7, 3, 99), (3, 7)),
         ("lookup", ("a", 99, -99, 4, 6, 5, 5), (4, 6)), ("lookup", ("p", 0, 0, -1, 8, 9), (-1, 8)),
         ("lookup", (1, 7, 3), (3, 3)),
@@ -346,7 +346,8 @@ def test_a_child_knows_what_is_around_it_and_tells_nothing_back() -> None:
 @pytest.mark.parametrize("op", COMPARE)
 @pytest.mark.parametrize("factor", [1, 2, 3, -1, -2, -3])
 def test_a_branch_narrows_one_variable_to_the_values_that_enter_it(op: str, factor: int) -> None:
-    """Whether it stands left or right: all that enter are within, and the ends of the range enter."""
+    """The variable may be the left or the right operand: all values that enter are in the range, and both ends
+    enter."""
     for limit, left in product(range(-7, 8), (True, False)):
         where = scope(v=(-2, 2))
         where.define(Scalar("x", "mul", ("v", factor)))

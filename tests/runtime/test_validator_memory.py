@@ -101,7 +101,7 @@ def test_what_is_read_has_surely_been_written(body: tuple[Any, ...], sure: bool)
 
 
 def test_what_is_read_has_been_written_at_these_elements() -> None:
-    """Two halves written make a whole; one half does not, and of what moves nothing is known."""
+    """Two written halves make a whole; one half does not, and views that move prove nothing."""
     half = SIZE // 2
 
     def halves(*offsets: int) -> Program:
@@ -146,11 +146,12 @@ def test_what_is_read_has_been_written_at_these_elements() -> None:
         # Written afresh and read in each iteration: it lives within one.
         ((loop("x>a", "a>y", "x>b", "b>y"),), True),
         ((loop("x>a", "a>y"), loop("x>b", "b>y", index="m")), True),
-        # What a loop gets from before it lives to its end, also where the last launch does not read it.
+        # A tensor written before a loop and read in it lives to the loop's end, even if the last launch does not read
+        # it.
         (("x>a", loop("a>y", "x>b", "b>y")), False),
         (("x>a", loop(loop("a>y", index="m"), "x>b", "b>y")), False),
         (("x>b", "b>y", "x>a", loop("a>y")), True),
-        # What leaves a loop is written afresh, so that it lives from its writing on.
+        # A tensor read after a loop is written again in it, so it lives from that write on.
         ((loop("x>b", "b>y", "x>a"), "a>y"), True),
         ((loop("x>a", "x>b", "b>y"), "a>y"), False),
         # Written in a branch, read in another one of the next iteration: it lives through the whole loop.
@@ -307,5 +308,5 @@ def test_a_branch_that_may_not_be_entered_proves_and_refutes_nothing() -> None:
 
 
 def test_views_that_are_proved_are_counted() -> None:
-    """Two of each launch, and two of the kernel's stage."""
+    """Each launch has two views, and the kernel's stage has two."""
     assert validate(program("x>a", "a>y")).proved == 2 * 2 + 2

@@ -1,4 +1,4 @@
-"""What the proofs ask of one pipeline: its form, the scalars of its stages, bounds, and whether places may meet."""
+"""Proofs of one pipeline: its form, the scalars of its stages, bounds, and places that may meet."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_the_index_of_a_stage_that_fires_in_each_iteration(
 
 
 def _shifted() -> PipelineView:
-    """From n to n + 1: once, though not where it is known."""
+    """Return a pipeline whose loop runs from n to n + 1: once, which the bounds alone do not show."""
     scope = Scope("kernel")
     scope.variable("n", (2, 4))
     scope.define(Scalar("m", "add", ("n", 1)))
@@ -389,7 +389,7 @@ def test_an_offset_is_split_into_the_axes_of_the_grid_and_the_rest() -> None:
 
 
 def test_what_is_open_are_bounds_that_depend_on_what_is_not_known() -> None:
-    """The element n of x, where n may be beyond; a buffer's slot is checked as well as memory."""
+    """Element n of x, where n may be out of range; a slot of a buffer is checked like memory."""
     moving = _ports(replace(TILE, view=replace(TILE.view, terms=(("t0", 1), ("n", 1)))), SLOT)
     assert open_bounds(view(moving, OTHER, n=(0, 3))) == []
     ((facts, bound),) = open_bounds(view(moving, OTHER, n=(0, 4)))

@@ -1,4 +1,4 @@
-"""Where things lie, against listing every byte; and every limit, just inside and just outside."""
+"""Places of tensors, compared with a list of every byte; and each limit, just inside and just outside."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_addresses_are_shared_only_by_what_never_lives_together() -> None:
 
 
 def _sharing(tensors: Any, lives: Any, launched: Any, spilled: Any, arena: int) -> bool:
-    """Whether anything lies where it must not."""
+    """Return True if two tensors share memory that they must not share."""
     kept = [(kernel, where, buffer) for kernel, items in spilled.items() for where, buffer in items]
     if any(b.address % LINE or b.address + b.nbytes > arena for *_, b in kept):
         return True

@@ -274,7 +274,7 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
         ((FIRST, op("addi", "one", "i")), Integer(6, 9)),
         ((op("addi", "s", 1),), Integer(4, 6)),
         ((op("subi", 1, "s"),), Integer(-4, -2)),
-        # A choice that is decided is what it chooses, another one is not exact.
+        # A decided select has the value of its choice; an undecided one is not exact.
         ((FIRST, op("cmpi_slt", "i", 4, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 3, True)),
         ((FIRST, op("cmpi_sge", "i", 4, type="i1", result="c"), op("select", "c", 9, "i")), Integer(0, 3, True)),
         ((FIRST, op("cmpi_slt", "i", 3, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 9)),
@@ -282,11 +282,11 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
         ((FIRST, op("select", "in5", "i", "s")), Integer(0, 5)),
         ((op("const", 1, type="i1", result="c"), op("select", "c", 5, 6)), Integer(5, 5, True)),
         ((op("const", 0, type="i1", result="c"), op("select", "c", 5, 6)), Integer(6, 6, True)),
-        # As a signed number a truth value is 0 or -1: nothing that it is compared with or cast to is known.
+        # As a signed number a truth value is 0 or -1, so comparisons with it and casts of it may have any result.
         ((op("cmpi_slt", "in5", 0, type="i1", result="c"), op("select", "c", 5, 6)), Integer(5, 6)),
         ((op("index_cast", "in4"),), Integer(-128, 127)),
         ((op("index_cast", "in3"),), Integer(-(2**31), 2**31 - 1)),
-        # What may wrap around is not known.
+        # A value that may wrap around can have any value.
         ((op("addi", 100, 27, type="i8", result="a"), op("index_cast", "a")), Integer(127, 127, True)),
         ((op("addi", 100, 28, type="i8", result="a"), op("index_cast", "a")), Integer(-128, 127)),
         ((op("subi", -100, 28, type="i8", result="a"), op("index_cast", "a")), Integer(-128, -128, True)),

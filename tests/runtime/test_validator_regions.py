@@ -1,4 +1,4 @@
-"""Sets of elements too large to be listed, and what is left undecided where no formula holds."""
+"""Sets of elements too large to list, and cases that no formula decides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_formulas_decide_most_overlaps_and_never_wrongly(monkeypatch: pytest.Mon
 
 
 UNDECIDED = 729
-"""What the formulas leave open of these 3,000; fewer is better."""
+"""Number of undecided cases among these 3,000; fewer is better."""
 
 
 def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
@@ -175,7 +175,7 @@ def test_a_cover_is_painted_in_blocks_as_large_as_all_have_in_common() -> None:
     assert covered([matrix(half, 0), matrix(half - 1, half)], whole, 16) is None
     assert covered([matrix(half, 0), matrix(half, half)], whole, 8) is True
     assert covered([matrix(half, 0), matrix(half, half)], whole, 7) is None
-    # What starts before the beginning covers nothing.
+    # A region that starts before the beginning covers nothing.
     assert covered([matrix(half, 0), matrix(half, -half)], whole, 16) is False
 
 
@@ -195,7 +195,7 @@ def test_regions_are_kept_in_one_form() -> None:
 
 
 def test_covers_of_aligned_blocks_agree_with_listing_them() -> None:
-    """Offsets, runs and strides have a common factor more often than not, and some runs are shorter than it."""
+    """Offsets, runs and strides usually have a common factor, and some runs are shorter than this factor."""
     choose = random.Random(11)
     for _ in range(3000):
         unit = choose.choice((1, 2, 3, 4))

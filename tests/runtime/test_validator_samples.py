@@ -1,4 +1,4 @@
-"""What sample runs find, against walking through the same control by a few lines, firing by firing."""
+"""Results of sample runs, compared with a simple walk through the same control flow, firing by firing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STATIC = (
 
 
 def executed(items: Any, known: dict[str, int]) -> Any:
-    """What control enters: (launch or pipeline, scalars), in order."""
+    """Yield each launch or pipeline that control flow reaches, with its scalars, in order."""
 
     def value(operand: Any) -> int:
         return operand if isinstance(operand, int) else known[operand]
@@ -214,7 +214,7 @@ def test_scalar_outputs_are_those_of_the_run() -> None:
 
 
 def test_iterations_of_a_pipeline_take_steps_where_an_output_is_written() -> None:
-    """What is written of states is nobody's question."""
+    """Writes of states do not matter here."""
     for role, steps in (("output", 2 + 8), ("state", 2)):
         candidate = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
         candidate = dataclasses.replace(candidate, entries=(_kernel_scalars(candidate, 1, 0),))
@@ -253,7 +253,7 @@ def test_arguments_that_move_are_apart_in_the_samples() -> None:
 
 @pytest.mark.parametrize(("when", "reaches"), [("each", {0, 1, 2, 3}), ("first", {0}), ("last", {3})])
 def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when: Any, reaches: set[int]) -> None:
-    """The window moves by what an iteration's scalar says, which a range does not tell."""
+    """The window moves by a scalar of the iteration, which its range does not determine."""
     for beyond in range(4):
         candidate = streamed([(0, 4, 2, when, 0, (TILE, 0))], "state")
         (kernel,) = candidate.kernels

@@ -1,4 +1,4 @@
-"""What fills and reads slots, against listing every firing's slot and elements."""
+"""Uses of slots, compared with a list of every firing's slot and elements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _trips(grid: tuple[int, ...]) -> int:
 
 
 def is_covered(views: Views, width: int, size: int, grid: tuple[int, ...], per: int, iterations: int) -> bool:
-    """Whether each slot gets each of its elements once, all firings being listed."""
+    """Return True if each slot gets each of its elements once, by listing all firings."""
     written: dict[int, Counter[int]] = {}
     several = max(1, per // _trips(grid))
     firings = product(range(iterations), *(range(count) for count in grid))
@@ -126,7 +126,8 @@ def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
 
 
 def test_slots_of_any_number_of_iterations() -> None:
-    """Where their number is not constant, a slot takes one; a stage that fires once fills its slots at once."""
+    """If the number of iterations is not constant, a slot takes one; a stage that fires once fills its slots at
+    once."""
     assert accepts([(0, 0, 1, 0, 0)], 1, 2, (2,), 2, "n")
     assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, "n")
     assert accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "first")

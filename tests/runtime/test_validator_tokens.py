@@ -53,7 +53,7 @@ class Net:
         return PipelineView(Kernel("k", (), tuple(ranges), (pipeline,)), pipeline, facts, scope)
 
     def runs(self, iterations: int) -> bool:
-        """Whether every firing happens, if each happens as soon as it may."""
+        """Return True if every firing happens when each happens as soon as it may."""
         return self._played(iterations) is True
 
     def first_too_early(self, iterations: int) -> tuple[str, ...] | None:
@@ -66,11 +66,11 @@ class Net:
         fired = dict.fromkeys(total, 0)
 
         def through(stage: str, per: int, lag: int, slot: int) -> bool:
-            """Whether a stage has finished with a slot, or never uses it."""
+            """Return True if a stage has finished with a slot, or never uses it."""
             return not lag <= slot < lag + total[stage] // per or fired[stage] >= (slot - lag + 1) * per
 
         def free(stage: str, buffer: str, kind: str, per: int, lag: int) -> bool:
-            """Whether an end's next slot is complete, or its place is free."""
+            """Return True if the next slot of an end is complete, or its place is free."""
             slot = fired[stage] // per + lag - (self.depths[buffer] if kind == "write" else 0)
             for other, ends in self.ends.items():
                 for end in ends:
@@ -265,7 +265,7 @@ def test_as_many_firings_are_played_one_by_one_as_may_be() -> None:
 
 
 def test_rounds_do_not_grow_with_the_iterations() -> None:
-    """What one stage keeps and another one gathers through all of them, a carry, slots that take three iterations."""
+    """A value that one stage keeps and another gathers in every iteration, a carry, and slots of three iterations."""
 
     def rounds(iterations: int) -> int:
         net = Net()

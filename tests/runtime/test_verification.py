@@ -43,7 +43,7 @@ def check(*paths: Path, sha256: str = SHA256) -> None:
 
 
 def is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether verifying reads the file, which must be right."""
+    """Return True if verification reads the file, which must be correct."""
     read, digest = [], hashlib.file_digest
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", lambda *args: (read.append(args), digest(*args))[1])
@@ -91,7 +91,7 @@ def test_another_digest_is_compared(path: Path) -> None:
 
 
 def test_a_file_that_changed_just_now_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the time that a file system counts in, a second change leaves no trace."""
+    """A second change within the resolution of the file system's timestamps cannot be noticed."""
     monkeypatch.setattr(verification, "_SETTLED_NS", 10**18)
     assert is_read(path, monkeypatch)
     assert is_read(path, monkeypatch)

@@ -1,4 +1,4 @@
-"""What stages write, read while they run: the same natively and by the reference interpreter, at every -O level."""
+"""Results of stages, read while they run: natively the same as on the reference interpreter, at every -O level."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_both_interpreters_show_the_same(compiled: Compiler, family: str, opt_le
 
 
 def test_tiles_come_together(compiled: Compiler) -> None:
-    """Where memory is slow, weights come in tiles, and a stage fills its buffer in several firings."""
+    """With slow memory, weights are read in tiles, and a stage fills its buffer in several firings."""
     target = compiled.target({"hbm.bandwidth": 1e9})
     native, reference = sessions(compiled, target=target)
     values = []

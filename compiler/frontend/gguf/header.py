@@ -8,8 +8,8 @@ The layout is that of versions 2 and 3 (ggml's docs/gguf.md), little-endian:
     padding to a multiple of the alignment
     data of tensors, at their offsets from here
 
-A text is its length in bytes, u64, and UTF-8. Nothing in a file is trusted: what counts and lengths stand for is
-compared with the bytes that are there before anything is allocated, and it has limits (cursor.py). Tensors may have
+A text is its length in bytes, u64, and UTF-8. Nothing in a file is trusted: before anything is allocated, counts
+and lengths are compared with the size of the file and with limits (cursor.py). Tensors may have
 gaps between them and may stand in any order, but do not overlap; bytes behind the last one are ignored.
 """
 

@@ -38,7 +38,7 @@ Part = dict[str, Any]
 
 
 class GgufSentencepieceErrors(ErrorKind):
-    CHARSMAP = InputError, "{path}: metadata {key} is not a table of characters of SentencePiece: {reason}"
+    CHARSMAP = InputError, "{path}: metadata {key} is not a character map of SentencePiece: {reason}"
 
 
 def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:

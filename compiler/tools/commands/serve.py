@@ -228,12 +228,12 @@ def shelf_of(serving: Serving) -> Iterator[Shelf]:
     from sscc.runtime.session.artifact import Artifact
     from sscc.runtime.support.usable_memory import usable_memory
 
-    alone, untraced = replace(serving.server, also=()), replace(serving.execution, trace=None)
+    single_server, untraced = replace(serving.server, also=()), replace(serving.execution, trace=None)
     sources: dict[str, ModelSource] = {}
     for name, path in serving.server.other_models(serving.name).items():
         artifact = Artifact.load(path, verify=False)  # the shelf verifies it when it opens it
         parsed = argparse.Namespace(**{**vars(serving.parsed), "artifact": path, "given_model": path})
-        other = replace(serving, artifact=path, name=name, server=alone, execution=untraced, parsed=parsed)
+        other = replace(serving, artifact=path, name=name, server=single_server, execution=untraced, parsed=parsed)
         sources[name] = ModelSource(
             artifact.program.ranks * sum(tensor.nbytes for tensor in artifact.program.tensors),
             partial(opened, other, ()),

@@ -115,8 +115,8 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     far = _far(i.decode_floor_tiers)
     tiers = " and ".join(tier.upper() for tier in (MAIN, *far))
     shares = ", ".join(f"{format_bytes(nbytes)} of it from {tier.upper()}" for tier, nbytes in far.items())
-    alone = f"{tiers} bandwidth alone" + (f" ({shares})" if shares else "")
-    yield "bound", f"{format_seconds(i.decode_floor_seconds)} a step by {alone}, {_full_caches(i)}"
+    limit = f"{tiers} bandwidth alone" + (f" ({shares})" if shares else "")
+    yield "bound", f"{format_seconds(i.decode_floor_seconds)} a step by {limit}, {_full_caches(i)}"
 
 
 def _full_caches(i: Inspection) -> str:

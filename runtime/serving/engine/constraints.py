@@ -1,4 +1,4 @@
-"""Constraints on the next token of each slot of an engine: grammars, minimum lengths, allowed tokens, thoughts.
+"""Constraints on the next token of each slot of an engine: grammars, minimum lengths, allowed tokens, reasoning.
 
 Masks are computed in a separate thread while the step that needs them is running. `ConstraintTable` is used only by the
 executor's thread.
@@ -192,13 +192,13 @@ class TextMatcher:
 
 
 class ThoughtProgress:
-    """Progress of an answer's thought, whose length is bounded.
+    """Progress of an answer's reasoning, whose length is bounded.
 
     Attributes:
-        over: True if the thought has ended, or there is none.
+        over: True if the reasoning has ended, or there is none.
     """
 
-    _LATEST_START = 8  # number of tokens within which a thought must begin
+    _LATEST_START = 8  # number of tokens within which reasoning must begin
 
     def __init__(self, bound: ThoughtBound) -> None:
         self._bound = bound
@@ -208,7 +208,7 @@ class ThoughtProgress:
 
     @property
     def forced(self) -> int | None:
-        """Token that must come next because the thought has reached its maximum length; None for any token."""
+        """Token that must come next because the reasoning has reached its maximum length; None for any token."""
         due = self._inside and not self.over and self._count >= self._bound.most
         return self._bound.forced[self._at] if due else None
 
@@ -248,7 +248,7 @@ class Constraint:
         only: [ceil(V / 32)] u32, bits of the only tokens allowed besides `ends`; None for any.
         first: the same for the first token.
         program_ends: tokens that llguidance allows at the end of a match; those not in `ends` are masked out.
-        thought: progress of its thought, if the thought is bounded.
+        thought: progress of its reasoning, if the reasoning is bounded.
         renew: returns a matcher at the beginning of an answer, to replace one whose lexer states are exhausted.
         tokens: tokens so far, for an answer with a grammar.
         made: number of tokens so far.

@@ -43,14 +43,14 @@ class EngineClosed(SsccError):
 
 @dataclass(frozen=True)
 class ThoughtBound:
-    """Upper bound on the length of the thought at the beginning of an answer.
+    """Upper bound on the length of the reasoning at the beginning of an answer.
 
     Attributes:
-        most: maximum number of tokens of the thought.
-        start: tokens that start a thought.
-        end: tokens that end a thought.
-        forced: tokens forced after a thought of `most` tokens; they contain `end`.
-        inside: True if the prompt ends inside the thought.
+        most: maximum number of tokens of the reasoning.
+        start: tokens that start reasoning.
+        end: tokens that end reasoning.
+        forced: tokens forced after reasoning of `most` tokens; they contain `end`.
+        inside: True if the prompt ends inside reasoning.
     """
 
     most: int

@@ -231,7 +231,7 @@ def prepared(call: Call, *, by_prompt: bool) -> Call:
     keys = keys_of(body) if by_prompt else ()
     if body.get("seed") is not None:
         return replace(call, keys=keys)
-    # Of two fields with the same name the last one counts, so this also replaces a null. The rest is unchanged.
+    # If a field occurs twice, the last one counts, so this also replaces a null. The rest is unchanged.
     rest = call.body.rstrip().removesuffix(b"}")
     text = rest + (b"," if body else b"") + b'"seed":%d}' % secrets.randbits(_SEED_BITS)
     length = (b"content-length", str(len(text)).encode())

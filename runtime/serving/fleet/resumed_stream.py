@@ -65,7 +65,7 @@ class _Choice:
         self.finish = choice["finish_reason"] or self.finish
 
     def rest(self, choice: Json) -> Json | None:
-        """Return the new part of a chunk's choice, or None, and remove the repeated part from what is expected.
+        """Return the new part of a chunk's choice, or None, and remove the repeated part from the expected text.
 
         Raises Diverged.
         """
@@ -84,7 +84,7 @@ class _Choice:
         return rest if opens or finished or is_new else None
 
     def _known(self, name: str, text: str) -> int:
-        """Return the number of repeated characters of a text, and remove them from what is expected. Raises
+        """Return the number of repeated characters of a text, and remove them from the expected text. Raises
         Diverged."""
         expected = self.texts.get(name, "")
         count = min(len(text), len(expected))

@@ -49,7 +49,7 @@ from sscc.runtime.support.user_cache import make_cache_folder
 
 
 class JoiningErrors(ErrorKind):
-    NO_RANK = UsageError, "RANK and WORLD_SIZE must be integers, and RANK the smaller one, got {rank!r} and {ranks!r}"
+    NO_RANK = UsageError, "RANK and WORLD_SIZE must be integers, with RANK below WORLD_SIZE, got {rank!r} and {ranks!r}"
     NO_LISTENING = InputError, "rank {rank} cannot listen at {address}: {cause}"
     NO_STORE = InputError, "torchrun's store at {address} does not answer: {cause}"
     NO_PORT = RankError, "torchrun's store has {port!r} as the port of rank 0, which is not a port"

@@ -47,7 +47,7 @@ class ToolChoiceObject(Parameters):
 
 
 class ThinkingOptions(Parameters):
-    """Switch for thoughts, and maximum length of a thought in tokens."""
+    """Switch for reasoning, and its maximum length in tokens."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)

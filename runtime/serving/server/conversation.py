@@ -92,7 +92,7 @@ class Message(Parameters):
     role: Role
     content: Annotated[Text | None, BeforeValidator(_text)] = None
     name: Text | None = Field(None, description="for templates that read it")
-    reasoning_content: Text | None = Field(None, description="thought of an answer, for templates that read it")
+    reasoning_content: Text | None = Field(None, description="reasoning of an answer, for templates that read it")
     reasoning: Text | None = Field(None, description="another name for reasoning_content")
     tool_calls: list[MadeCall] = Field([], description="tool calls of an assistant")
     tool_call_id: Text | None = Field(None, description="id of the call that a tool answers")

@@ -40,7 +40,7 @@ class ServedRequestErrors(ApiKind):
         Http(code="no_tool_calls"),
     )
     NO_THOUGHTS = (
-        "the chat template of {model} shows no format of thoughts: name the format with --reasoning-parser"
+        "the chat template of {model} defines no format of reasoning: name the format with --reasoning-parser"
     )
     NO_EFFORT = "reasoning_effort is {effort!r}, but the chat template of this model does not read it"
     NO_TOKENS = "the prompt has 0 tokens, but must have at least 1"
@@ -80,7 +80,7 @@ class Model:
         chat_template: chat template; None if the checkpoint has none.
         keep: fraction of a prompt's chunks to prefill, selected by a draft; None without a draft.
         ends: end tokens.
-        formats: formats of the model's thoughts and tool calls.
+        formats: formats of the model's reasoning and tool calls.
         sampling: default sampling parameters of requests.
         longest_token: maximum number of bytes of text per token.
     """
@@ -108,7 +108,7 @@ class Model:
 
     @cached_property
     def spelled(self) -> frozenset[int]:
-        """Special tokens that occur in the markers of thoughts and calls."""
+        """Special tokens that occur in the markers of reasoning and calls."""
         held = self.special_tokens
         marks = "".join(self.formats.markers)
         return frozenset(number for text, number in held.items() if text in marks)
@@ -341,7 +341,7 @@ def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Gramma
 
 
 def _thought_bound(body: GenerationBody, prompt: ServedPrompt, model: Model) -> ThoughtBound | None:
-    """Return the bound on the thought; None for any length. Raises ApiError if the model has no format of thoughts."""
+    """Return the bound on the reasoning; None for any length. Raises ApiError if the model has no format for it."""
     most = body.longest_thought if isinstance(body, ChatBody) else None
     if most is None:
         return None

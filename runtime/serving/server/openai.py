@@ -439,10 +439,10 @@ class ChatBody(GenerationBody):
     tools: Tools = []
     tool_choice: ToolChoice | None = Field(None, description="default: auto if there are tools")
     parallel_tool_calls: bool = Field(True, description="false: at most one call per answer")
-    reasoning_effort: Text | None = Field(None, description="for templates that read it; none disables thoughts")
+    reasoning_effort: Text | None = Field(None, description="for templates that read it; none disables reasoning")
     # vLLM's
-    include_reasoning: bool = Field(True, description="false: leave thoughts out of the answer")
-    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="maximum tokens of a thought")
+    include_reasoning: bool = Field(True, description="false: leave the reasoning out of the answer")
+    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="maximum tokens of the reasoning")
     thinking_budget_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="llama.cpp's name for the same")
     add_generation_prompt: bool = Field(True, description="false: the answer begins where the last message ends")
     continue_final_message: bool = Field(False, description="the answer continues the last message")
@@ -479,7 +479,7 @@ class ChatBody(GenerationBody):
 
     @property
     def longest_thought(self) -> int | None:
-        """Maximum number of tokens of a thought; None for any number."""
+        """Maximum number of tokens of the reasoning; None for any number."""
         budget, other_name = self.thinking_token_budget, self.thinking_budget_tokens
         return other_name if budget is None else budget
 

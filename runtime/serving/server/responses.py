@@ -44,7 +44,7 @@ class TextOptions(Parameters):
 
 
 class ReasoningOptions(Parameters):
-    """Options of reasoning. `summary` has no effect, because the answer contains the whole thought."""
+    """Options of reasoning. `summary` has no effect, because the answer contains the whole reasoning."""
 
     effort: Text | None = None
     summary: Text | None = None
@@ -153,7 +153,7 @@ def _messages(items: str | list[Json]) -> list[Json]:
                 last.setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": function})
         else:
             raise ResponseErrors.NOT_AN_ITEM(param="input", type=str(kind))
-    # A thought with nothing after it was cut off; chat templates do not support such a message.
+    # Reasoning with nothing after it was cut off; chat templates do not support such a message.
     return [message for message in messages if set(message) != {"role", "reasoning_content"}]
 
 

@@ -1,4 +1,4 @@
-"""Formats of thoughts and tool calls in the text of answers. A format parses them from a stream of text, and has a
+"""Formats of reasoning and tool calls in the text of answers. A format parses them from a stream of text, and has a
 grammar for answers that must call a tool.
 """
 

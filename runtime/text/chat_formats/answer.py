@@ -1,4 +1,4 @@
-"""Readers that split the text of an answer into parts: thoughts, text for the user, tool calls.
+"""Readers that split the text of an answer into parts: reasoning, text for the user, tool calls.
 
 The parts do not depend on the division of the text into pieces. A reader returns a call when the call is complete; a
 call that cannot be parsed is text.
@@ -66,12 +66,12 @@ def found(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
 
 
 class MarkedThoughts(AnswerReader):
-    """Reader that splits off the thought between two markers at the beginning of an answer.
+    """Reader that splits off the reasoning between two markers at the beginning of an answer.
 
     Args:
         start, end: the markers.
-        inside: True if the prompt ended with `start`, so that the answer begins within the thought.
-        rest: reader of the text after the thought.
+        inside: True if the prompt ended with `start`, so that the answer begins within reasoning.
+        rest: reader of the text after the reasoning.
     """
 
     def __init__(self, start: str, end: str, *, inside: bool, rest: AnswerReader) -> None:
@@ -79,7 +79,7 @@ class MarkedThoughts(AnswerReader):
         self._state = "thought" if inside else "before"
         self._rest = rest
         self._held = ""
-        self._bare = True  # only white space was returned from this thought, or from the text after it
+        self._bare = True  # only white space was returned from this reasoning, or from the text after it
 
     def push(self, text: str) -> list[Part]:
         self._held += text
@@ -90,7 +90,7 @@ class MarkedThoughts(AnswerReader):
                 self._held, self._state = self._held[white + len(self._start) :], "thought"
             elif not self._start.startswith(self._held[white:]):
                 self._state = "after"
-                self._bare = False  # there was no thought, so the text is returned unchanged
+                self._bare = False  # there was no reasoning, so the text is returned unchanged
         if self._state == "thought":
             at = self._held.find(self._end)
             parts += self._thought(self._held if at < 0 else self._held[:at], last=at >= 0)
@@ -98,14 +98,14 @@ class MarkedThoughts(AnswerReader):
                 self._held, self._state, self._bare = self._held[at + len(self._end) :], "after", True
         if self._state == "after":
             given, self._held = self._held, ""
-            if self._bare:  # the empty lines between a thought and the text belong to neither
+            if self._bare:  # the empty lines between reasoning and text belong to neither
                 given = given.lstrip()
                 self._bare = not given
             parts += self._rest.push(given) if given else []
         return parts
 
     def _thought(self, text: str, *, last: bool) -> list[Part]:
-        """Return the part of a thought that is complete, without the white space around it."""
+        """Return the part of the reasoning that is complete, without the white space around it."""
         stays = 0 if last else begun(text, [self._end])
         free = text[: len(text) - stays]
         kept = free.rstrip()

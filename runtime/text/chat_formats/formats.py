@@ -27,7 +27,7 @@ class ChatFormatErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class ThoughtFormat:
-    """Markers around a thought."""
+    """Markers around reasoning."""
 
     name: str
     start: str
@@ -67,7 +67,7 @@ class ChatFormats:
     """Formats of a model's answers.
 
     Attributes:
-        thought: format of thoughts; None if the model writes none, or they are not split off.
+        thought: format of reasoning; None if the model writes none, or it is not split off.
         call: format of tool calls; None if the model makes none.
         is_harmony: True if both are OpenAI's harmony.
     """
@@ -129,15 +129,15 @@ class ChatFormats:
         return MarkedThoughts(self.thought.start, self.thought.end, inside=self.thinks(prompt), rest=rest)
 
     def thinks(self, prompt: str) -> bool:
-        """Return True if a prompt ends within a thought."""
+        """Return True if a prompt ends within reasoning."""
         return self.thought is not None and prompt.rstrip().endswith(self.thought.start.rstrip())
 
     def answer_grammar(self, answer: Grammar, calls: Grammar | None, prompt: str, spell: Spelling) -> Grammar:
-        """Return the grammar of an answer that matches another grammar or calls tools, with the thought before it.
+        """Return the grammar of an answer that matches another grammar or calls tools, with the reasoning before it.
 
         Args:
             calls: grammar of calls (`call_grammar`); None if no tools may be called.
-            prompt: prompt, whose end determines if the answer begins within a thought.
+            prompt: prompt, whose end determines if the answer begins within reasoning.
         """
         if self.is_harmony:
             answer = harmony.answer_grammar(answer, spell)
@@ -146,14 +146,14 @@ class ChatFormats:
         return self.after_thought(answer, prompt, spell)
 
     def after_thought(self, grammar: Grammar, prompt: str, spell: Spelling) -> Grammar:
-        """Return the grammar of an optional thought, followed by a match of another grammar."""
+        """Return the grammar of optional reasoning, followed by a match of another grammar."""
         if self.thought is None:
             return grammar
         inside = self.thinks(prompt)
         return lark.after_thought(grammar, self.thought.start, self.thought.end, spell, inside=inside)
 
     def thought_marks(self) -> tuple[str, str, str] | None:
-        """Return the markers that begin and end a thought, and the text that forces its end; None if the model does not
+        """Return the markers that begin and end reasoning, and the text that forces its end; None if the model does not
         think."""
         if self.is_harmony:
             return harmony.THOUGHT_MARKS
@@ -173,7 +173,7 @@ def call_format(name: str) -> CallFormat | None:
 
 
 def thought_format(name: str) -> ThoughtFormat | None:
-    """Return a format of thoughts by its name; None for "none". Raises UsageError."""
+    """Return a format of reasoning by its name; None for "none". Raises UsageError."""
     return _named("reasoning parser", name, THOUGHT_FORMATS)
 
 

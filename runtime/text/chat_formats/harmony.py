@@ -1,7 +1,7 @@
 """GPT-OSS's answers in OpenAI's harmony format: messages, each in a channel.
 
 A message is `<|channel|>HEADER<|message|>BODY`, up to `<|end|>`, `<|call|>`, `<|return|>` or the end of the answer. The
-channel "analysis" is the thought and "final" is for the user. So is "commentary", unless its header has
+channel "analysis" is the reasoning and "final" is for the user. So is "commentary", unless its header has
 `to=functions.NAME`, which calls that tool.
 """
 
@@ -26,7 +26,7 @@ THOUGHT_MARKS = (
     "<|end|>",
     f"<|end|><|start|>assistant{CHANNEL}final{MESSAGE}",
 )
-"""Texts that begin and end a thought, and the text that continues with the answer."""
+"""Texts that begin and end the reasoning, and the text that continues with the answer."""
 
 _RECIPIENT = re.compile(r"to=(?:functions\.)?(?P<name>[\w.-]+)")
 
@@ -127,7 +127,7 @@ def _call(name: str, body: str) -> Call:
 
 
 def answer_grammar(grammar: Grammar, spell: lark.Spelling) -> Grammar:
-    """Return the grammar of an optional thought, and a final message that matches another grammar."""
+    """Return the grammar of optional reasoning, and a final message that matches another grammar."""
     rules = lark.Rules()
     rules.parts["answer"] = grammar
     final = f"{spell(CHANNEL)} {literal('final')} {spell(MESSAGE)} @answer"
@@ -140,7 +140,7 @@ def _thought(rules: lark.Rules, spell: lark.Spelling) -> str:
 
 
 def call_grammar(tools: Sequence[Tool], several: bool, spell: lark.Spelling) -> Grammar:
-    """Return the grammar of thoughts and one call. In this format, several calls are several answers."""
+    """Return the grammar of optional reasoning and one call. In this format, several calls are several answers."""
     rules = lark.Rules()
     calls = [
         f"{literal(f'functions.{tool.name} ')} {spell('<|constrain|>')} {literal('json')} {spell(MESSAGE)} "

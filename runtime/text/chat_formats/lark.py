@@ -59,11 +59,11 @@ def either(bodies: Sequence[str]) -> str:
 
 
 def after_thought(grammar: Grammar, start: str, end: str, spell: Spelling, *, inside: bool) -> Grammar:
-    """Return the grammar of a thought, followed by a match of another grammar.
+    """Return the grammar of reasoning, followed by a match of another grammar.
 
     Args:
-        start, end: the markers of the thought.
-        inside: True if the thought has begun already; otherwise it is optional.
+        start, end: the markers of the reasoning.
+        inside: True if the reasoning has begun already; otherwise it is optional.
     """
     rules = Rules()
     rules.parts["answer"] = grammar

@@ -28,7 +28,7 @@ def module_text(body: str, geometry: Geometry = GEOMETRY) -> str:
 
 
 def emit(body: str, geometry: Geometry = GEOMETRY) -> Program:
-    """The schedule of functions whose entries are public, as -O0 makes it; it has been through its file form."""
+    """Return the schedule that -O0 makes of functions with public entries, after writing and reading it."""
     with mlir():
         module = parse_module(module_text(body, geometry), "the test")
         run_passes(module, [OutlineKernels(), MergeEqualKernels(), FormStages(fuse=False)])

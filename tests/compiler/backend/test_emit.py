@@ -456,7 +456,7 @@ def test_loops_and_branches(n: int) -> None:
 
 
 def test_values_that_trade_places_are_refused() -> None:
-    """Copying one carried value over another would lose it."""
+    """Copying one carried value over the other would lose the latter."""
     swap = """
 func.func public @main(%n: index {sscc.input = "n"}, %a: tensor<4xf32> {sscc.state = "a"},
     %b: tensor<4xf32> {sscc.state = "b"})

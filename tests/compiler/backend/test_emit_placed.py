@@ -170,7 +170,7 @@ def test_a_kernel_says_how_it_uses_its_parameters(looped: Program) -> None:
 
 
 def test_a_loop_of_unknown_length_cannot_carry_on_chip() -> None:
-    """Which slot holds the last value is known only with the number of iterations."""
+    """The slot with the last value depends on the number of iterations."""
     dynamic = LOOPED.replace("%b: tensor<2x8xf32> {sscc.input = \"b\"})", '%b: tensor<2x8xf32> {sscc.input = "b"}, '
                              '%n: index {sscc.input = "n"})').replace("to %c3 step", "to %n step")  # fmt: skip
     with raises(KernelEmissionErrors.CARRIED_VALUE, kernel="layers"):
@@ -218,7 +218,7 @@ def test_a_straight_run_is_a_pipeline_of_one_iteration() -> None:
 
 
 def test_a_result_that_is_a_stream_seen_differently() -> None:
-    """What is stored is the stream's window; nothing is rearranged."""
+    """The stream's window is stored, without a copy in another order."""
     work = ADD.format("a", "x", "y", buffer(1, 0)) + (
         "\n%out = tensor.collapse_shape %a [[0, 1]] : tensor<2x8xf32> into tensor<16xf32>"
     )
@@ -458,7 +458,7 @@ def test_an_input_that_is_returned_is_copied() -> None:
 
 
 def test_a_part_of_a_temporary_is_copied() -> None:
-    """The output would not be all of what the kernel writes."""
+    """The output would be only a part of the tensor that the kernel writes."""
     work = "%row = tensor.extract_slice %a[1, 0] [1, 8] [1, 1] : tensor<2x8xf32> to tensor<8xf32>"
     program = emit_placed(calling("%row : tensor<8xf32>", 'tensor<8xf32> {sscc.output = "out"}', work))
     assert launched(program.entry("main").body) == ["k", "copy.8.f32"]

@@ -163,7 +163,7 @@ def test_every_part_of_the_program_is_listed() -> None:
 
 
 def test_kernels_and_entries_come_before_bodies() -> None:
-    """A reader starts with what is launched; how a body computes comes last."""
+    """A reader first sees the launches, and last the computation of each body."""
     text = list_program(PROGRAM)
     places = [text.index(heading) for heading in ("MEMORY", "\nKERNEL ", "\nENTRY ", "\nBODY ")]
     assert places == sorted(places)

@@ -1,4 +1,4 @@
-"""Windows against torch: the same slices, transposes and reshapes of the same elements."""
+"""Windows, compared with torch: the same slices, transposes and reshapes of the same elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def seen(view: View, scalars: dict[str, int] | None = None) -> torch.Tensor:
-    """What a window shows of a tensor that holds 0, 1, 2, .. in row-major order."""
+    """Return the elements of a window into a tensor that holds 0, 1, 2, .. in row-major order."""
     offset = view.offset + sum((scalars or {})[name] * coefficient for name, coefficient in view.terms)
     return torch.arange(4096).as_strided(view.shape, view.strides, offset)
 

@@ -1,4 +1,4 @@
-"""`sscc bench`: what it measures is what was asked for, and its shares follow from its numbers."""
+"""`sscc bench`: it measures the requested workload, and its shares follow from its other figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tests_and_shares(artifact: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_bytes_of_a_step(artifact: Path) -> None:
-    """Beside the weights: rows of K and V of 2 layers, as many as a prompt leaves in each slot, at most 16."""
+    """Besides the weights, a step reads rows of K and V of 2 layers: the rows of each slot's prompt, at most 16."""
     loaded = Artifact.load(artifact)
     s = loaded.signature
     row = s.plan.main.kv_heads * 2 * s.plan.main.key.width * 4

@@ -230,7 +230,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def expect(self, text: str, seconds: float = 60.0) -> None:
-        """Reads until there is `text` after what was expected before."""
+        """Read until `text` appears after the previously expected text."""
         until = time.monotonic() + seconds
         while (at := self.seen.find(text, self._read)) < 0:
             assert time.monotonic() < until, self.seen
@@ -239,7 +239,7 @@ class Terminal:
         self._read = at + len(text)
 
     def interrupt(self, text: str) -> None:
-        """Ctrl-C until there is `text`: a signal right before Python's readline waits is seen after that alone."""
+        """Send Ctrl-C until `text` appears: a signal right before Python's readline waits is seen only after it."""
         for _ in range(60):
             self.process.send_signal(signal.SIGINT)
             with suppress(AssertionError):

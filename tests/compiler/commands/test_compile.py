@@ -1,4 +1,4 @@
-"""`sscc compile` and `sscc pack` from the command line: what they say, write and refuse."""
+"""`sscc compile` and `sscc pack` from the command line: output, files and refusals."""
 
 from __future__ import annotations
 

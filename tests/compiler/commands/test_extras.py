@@ -36,8 +36,8 @@ for words in commands:
     outcomes.append([code, out.getvalue(), err.getvalue()])
 print(json.dumps([outcomes, sorted({name.partition(".")[0] for name, module in sys.modules.items() if module})]))
 """
-"""Runs command lines in one process without the modules that it names. Prints exit codes and output, and what was
-imported."""
+"""A script that runs command lines in one process in which the named modules cannot be imported. It prints exit codes,
+output, and the imported modules."""
 
 
 def run_without(blocked: list[str], cache: Path, *commands: list[str]) -> tuple[list[list[Any]], set[str]]:
@@ -58,7 +58,7 @@ def run_without(blocked: list[str], cache: Path, *commands: list[str]) -> tuple[
 def test_the_base_install_runs_artifacts(
     artifact: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an empty cache LLVM compiles the schedule; torch and transformers are nowhere to be found."""
+    """With an empty cache LLVM compiles the schedule, without torch and transformers."""
     assert cli.main(["run", str(artifact), *PROMPT]) == 0
     expected = json.loads(capsys.readouterr().out.splitlines()[-1])["tokens"]
     without = list(extras.EXTRAS[extras.COMPILE])
@@ -127,7 +127,8 @@ def test_a_missing_package_is_named_with_its_extra(extra: str, monkeypatch: pyte
 
 
 def test_extras_are_those_of_the_installation() -> None:
-    """Each brings the packages that are asked for, and the base none of them. Two are for work on sscc itself."""
+    """Each extra brings the required packages, and the base installation none of them. Two extras are for work on
+    sscc."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {*extras.EXTRAS, "docs", "test"} == {*project["optional-dependencies"]}
     base = {Requirement(text).name for text in project["dependencies"]}

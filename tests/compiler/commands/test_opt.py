@@ -144,7 +144,7 @@ def test_an_excerpt_is_to_be_read(dump: Path, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_an_excerpt_changes_when_its_function_does(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """merge-equal-kernels leaves the first of equal kernels as it is, and takes the second one away."""
+    """merge-equal-kernels keeps the first of two equal kernels unchanged, and removes the second."""
     words = ["opt", str(dump), "--pass-pipeline=merge-equal-kernels", "--print-ir-after", "change", "--ir-function"]
     for name, times in (("decode", 1), ("tanh.0", 0), ("*", 1)):
         assert main([*words, name]) == 0

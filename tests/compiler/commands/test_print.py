@@ -1,4 +1,4 @@
-"""`sscc print`: every level as a person reads it."""
+"""`sscc print`: the readable form of every level."""
 
 from __future__ import annotations
 

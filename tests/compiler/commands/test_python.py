@@ -1,4 +1,4 @@
-"""An artifact in Python: what objects look like when they are printed, and text in and out."""
+"""An artifact in Python: printed forms of objects, and text as input and output."""
 
 from __future__ import annotations
 

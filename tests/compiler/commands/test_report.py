@@ -81,7 +81,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def bench(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Measurements of the artifact, without the time that it takes to make some."""
+    """Return prepared measurements of the artifact, because measuring takes time."""
     schedule = Artifact.load(artifact).schedule_digest
     shared = {"seconds": [0.5, 0.4, 0.6], "bandwidth": 1e9}
     prefill = {"test": "prefill", "tokens": 20, "slots": 1, "depth": 0, "tokens_per_second": 40.0, "share": None}
@@ -373,7 +373,8 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_in_a_browser(page: Path, browser: Any, width: int, scheme: str) -> None:
-    """No script fails, nothing is asked of a network, nothing is wider than the window, whatever is open."""
+    """No script fails, no request leaves the page, and nothing is wider than the window, with all parts open or
+    closed."""
     with opened_tab(browser, page.as_uri(), (width, 800), dark=scheme == "dark") as tab:
         shade = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", shade)[:3])) > 380) == (scheme == "light")

@@ -127,7 +127,7 @@ class TestGeneration:
 
     @pytest.mark.usefixtures("code_in_the_cache")
     def test_transformers_and_mlir_stay_out(self, artifact: Path) -> None:
-        """Once the code of the schedule is in the cache."""
+        """`sscc run` imports neither if the native code of the schedule is in the cache."""
         assert cli.main(["run", str(artifact), "--prompt", "a", "--max-new-tokens", "1"]) == 0
         code = (
             "import sys\nfrom sscc.compiler.tools.commands import cli\n"

@@ -1,4 +1,4 @@
-"""`sscc serve`: a process of its own, with the tiny model; what it answers, how it ends, and what it refuses."""
+"""`sscc serve` as a separate process with the tiny model: its answers, its end, and its refusals."""
 
 from __future__ import annotations
 

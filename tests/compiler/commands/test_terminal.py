@@ -83,7 +83,7 @@ def test_listings(
 def test_generated_text(
     command: str, is_terminal: bool, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a model says reaches a file as it is, and a terminal as text."""
+    """Generated text reaches a file unchanged, and a terminal without control characters."""
     if command == "chat":
         artifact = with_template(artifact, tmp_path / "chat.rdu")
     file = Artifact.load(artifact).tokenizer_file

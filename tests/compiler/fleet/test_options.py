@@ -1,4 +1,4 @@
-"""What a deployment file may say, and what follows from it for an artifact. Needs no Ray."""
+"""Options of a deployment file, and their consequences for an artifact. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_options_become_the_command_line_of_a_replica() -> None:
 
 
 def test_words_of_a_command_line_will_do() -> None:
-    """`serve run sscc.compiler.tools.fleet:app artifact=m.rdu replicas=3` passes strings."""
+    """`serve run sscc.compiler.tools.fleet:app artifact=m.rdu replicas=3` passes all values as strings."""
     numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2"}
     options = parse_options({"artifact": "m.rdu", **numbers})
     assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2)

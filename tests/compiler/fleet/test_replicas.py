@@ -36,7 +36,7 @@ TOKENS = 700  # of an answer: enough that a replica dies in its middle
 SECONDS = 60.0
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray gives its workers the niceness 15, with which they get some 3 % of a core beside a busy process.
+    # Ray gives its workers the niceness 15: they get about 3 % of a core while another process is busy.
     "RAY_worker_niceness": "0",
     # Serve kills a proxy that is not ready within three times 5 s, and one that does not answer within 10 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
@@ -173,7 +173,7 @@ def test_a_conversation_returns_to_its_replica(fleet: Fleet) -> None:
 
 
 def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None:
-    """Nothing is sent again, so whatever a replica did not finish would be an error."""
+    """Requests are not sent again, so each one that the replica did not finish would fail."""
     fleet.deploy(attempts=1)
     questions = bodies(16)
     alone = asyncio.run(ask_all(fleet.url, questions, 1))

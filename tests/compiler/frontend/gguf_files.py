@@ -52,7 +52,7 @@ def text(value: str | bytes) -> Pieces:
 
 
 def entry(key: str | bytes, kind: int, value: Any, item: int = U32) -> Pieces:
-    """Pieces of an entry of metadata. `item` is the type of an array's items."""
+    """Return the pieces of an entry of metadata. `item` is the type of an array's items."""
     head = [*text(key), number("type", kind, "<I")]
     if kind != ARRAY:
         return [*head, *_value(kind, value)]

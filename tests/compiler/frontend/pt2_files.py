@@ -26,7 +26,7 @@ def save_own(path: Path) -> Path:
 
 
 def members(path: Path) -> dict[str, bytes]:
-    """The members of an archive, without their folder."""
+    """Return the members of an archive, without their folder."""
     with zipfile.ZipFile(path) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 

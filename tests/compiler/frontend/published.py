@@ -11,7 +11,7 @@ import torch
 Stored = dict[str, torch.Tensor]
 
 AWQ_PACKED = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of 8 columns lies in the low bits of a word, in the next ones, and so on."""
+"""Columns, of 8, in the order of their bits in a word, lowest first."""
 
 
 def _integers(generator: torch.Generator, shape: tuple[int, ...], bits: int) -> torch.Tensor:

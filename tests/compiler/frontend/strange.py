@@ -99,13 +99,13 @@ class WithTokenShift(Layer):
 
 
 class WithWrongShapes(Layer):
-    """What torch cannot run, and logs a traceback about before it raises."""
+    """A layer that torch cannot run; torch logs a traceback before it raises."""
 
     def forward(self, hidden_states: Tensor, first: Tensor, ids: Tensor, **keywords: Any) -> Tensor:
         return torch.bmm(hidden_states, hidden_states[:, :, 1:])
 
 
-# Of the whole model: what its layers take for the positions, and what is added to the embedding.
+# Changes of the whole model: the positions that its layers get, and additions to the embedding.
 MODEL_TWISTS = ("own-positions", "table-positions", "counting-besides", "no-positions")
 TWISTS: dict[str, type[Layer]] = {
     "none": Layer,

@@ -1,4 +1,4 @@
-"""What `check_config` accepts and refuses, and each reason of a refusal."""
+"""Configs that `check_config` accepts and refuses, with the reason of each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What capture refuses, and what it puts into the IR: no weights, and a source line for every operation."""
+"""Models that capture refuses, and the captured IR: without weights, with a source line for every operation."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def strange_checkpoint(twist: str, folder: Path) -> Path:
 
 
 def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path: Path) -> None:
-    """In the graph this model is a plain decoder: only running both shows the difference."""
+    """The graph of this model is that of a plain decoder: only a run of both shows the difference."""
     options = {**CACHE, "prefill_chunk": 8}
     honest = strange_checkpoint("none", tmp_path / "honest")
     compile_model(CompileOptions(model=honest, output=tmp_path / "honest.rdu", **options))
@@ -126,7 +126,8 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
 
 @pytest.mark.parametrize("twist", ["counting-besides", "token-shift"])
 def test_the_probe_finds_what_only_pieces_show(twist: str, tmp_path: Path) -> None:
-    """Over a whole text these are what they are untouched; a compiled program never sees a whole text."""
+    """Over a whole text these models give the results of the untouched ones, but a compiled program runs chunks and
+    steps."""
     checkpoint = open_checkpoint(strange_checkpoint(twist, tmp_path / "model"))
     with raises(ProbeErrors.PIECES_DIFFER, tokens=24):
         probe(checkpoint, torch.float32, GEOMETRY, 96)
@@ -157,7 +158,7 @@ WHISPER = {
 
 
 def test_a_context_beyond_a_table_of_positions(tmp_path: Path) -> None:
-    """Where the config does not say the context, the program does; with weights, to the last position."""
+    """If the config does not state the context, the tables of positions limit it; weights are read up to the limit."""
     config = CONFIG_MAPPING["whisper"](**WHISPER, pad_token_id=0)
     short = {**CACHE, "max_context": 24}
     captured = capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=24)
@@ -206,7 +207,7 @@ def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, mon
 
 
 SILENT: dict[str, tuple[PreTrainedConfig, ErrorKind, Like]] = {
-    "falcon": (  # whose slopes are rounded to bf16, and what is added to its scores with them
+    "falcon": (  # rounds the slopes, and so the addends of its scores, to bf16
         FalconConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=16, alibi=True),
         CompilationErrors.NOT_CAPTURED_BECAUSE,
         like(CaptureErrors.LAYERS_BYPASS, total=2, layers=[0, 1]),
@@ -250,10 +251,10 @@ def test_of_a_failed_export_nothing_is_printed_but_our_line(
     recwarn: pytest.WarningsRecorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch's log goes to the stderr of the moment when it was imported: here to that of this test."""
+    """torch logs to the stderr at the time of its import; here its log is redirected to this test's stderr."""
     for logger in map(logging.getLogger, [*logging.root.manager.loggerDict]):
         for handler in logger.handlers:
-            if type(handler) is logging.StreamHandler:  # those of pytest keep what they are told
+            if type(handler) is logging.StreamHandler:  # pytest's handlers only record
                 monkeypatch.setattr(handler, "stream", sys.stderr)
     model = write_config(strange("wrong-shapes"), tmp_path)
     error = one_line(["compile", str(model), "--no-weights", "-q", "-o", str(tmp_path / "out")], capfd)
@@ -265,7 +266,7 @@ def test_of_a_failed_export_nothing_is_printed_but_our_line(
 
 
 def sources(artifact: Artifact) -> dict[str, TensorSpec]:
-    """What each tensor is that a checkpoint must hold to run on the artifact."""
+    """Return the tensors that a checkpoint must contain to run on the artifact."""
     return {name: stack.source for stack in artifact.layout.values() for name in stack.sources}
 
 
@@ -279,7 +280,7 @@ def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("exports_anew")
 def test_the_same_program_with_and_without_weights(compiled: Compiler, tmp_path: Path) -> None:
-    """Weights are arguments: whoever has none gets the same schedule."""
+    """Weights are arguments: a checkpoint without weights gives the same schedule."""
     bare = compile_config(FAMILIES["qwen2"], tmp_path)
     full = tmp_path / "full.rdu"
     model = compiled.checkpoint("qwen2")

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its digest, its dtype, what it lacks and has too much, and names with a prefix."""
+"""Contents of a checkpoint: its digest, its dtype, missing and additional tensors, and names with a prefix."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_tensor_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("form", ["folder", "pt"])
 def test_names_without_the_prefix_of_the_model(form: str, tmp_path: Path) -> None:
-    """A checkpoint of the bare model, as its `base_model` saves it."""
+    """The checkpoint has the names of the base model, without its prefix."""
     state = tiny_llama().state_dict()
     bare = {name.removeprefix("model."): tensor for name, tensor in state.items()}
     path = tmp_path / "model.pt" if form == "pt" else save_folder(tmp_path / "model", bare)

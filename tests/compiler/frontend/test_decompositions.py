@@ -17,7 +17,7 @@ from sscc.compiler.frontend.quiet import quiet_libraries
 
 
 class Decoder(torch.nn.Module):
-    """What decoders are made of, and operators that are kept whole."""
+    """A module with the operators of decoders, and operators that are not decomposed."""
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         heads = F.layer_norm(x, (8,), w)[:, None].expand(2, 3, 4, 8).transpose(1, 2).contiguous()
@@ -151,7 +151,7 @@ class Function(torch.nn.Module):
     [(through_views, 0), (of_the_whole, 0), (of_a_narrower_type, 1), (of_an_operand, 1), (of_parts, 1)],
 )
 def test_mutations_show_in_every_tensor_of_the_memory(function: Callable[[Tensor], Tensor], again: int) -> None:
-    """Without tracing the graph again, except where a mutation needs what a graph of one tensor does not say."""
+    """The graph is traced again only if a mutation needs facts that the graph of a single tensor lacks."""
     x = torch.randn(2, 4, 3)
     program = exported(Function(function), x.clone())
     assert any(works_in_place(node) for node in program.graph.nodes)

@@ -1,4 +1,4 @@
-"""The experts implementation against transformers' own, in every form that its interface has, and what it refuses."""
+"""The experts implementation, compared with transformers' own in every form of its interface; and its refusals."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_each_module_of_experts_multiplies_twice() -> None:
 @pytest.mark.parametrize("family", EXPERTS)
 def test_matrices_that_are_stored_one_by_one_are_joined(family: str, tmp_path: Path) -> None:
     model = random_model(family)
-    model.save_pretrained(tmp_path)  # as published: a tensor for each matrix of each expert
+    model.save_pretrained(tmp_path)  # published checkpoints have a tensor for each matrix of each expert
     checkpoint = open_checkpoint(tmp_path)
     expected = model.state_dict()
     names = checkpoint.names()

@@ -1,4 +1,4 @@
-"""Config and weights of GGUF files: what is honoured, what is refused, and the numbers of every type."""
+"""Config and weights of GGUF files: metadata that are read or refused, and the values of every type."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ EMBEDDING = {"token_embd.weight": np.zeros((16, 32), np.float32)}
 
 
 def config(path: Path, architecture: str, **metadata: Any) -> Any:
-    """The config of a file with `SIZES` and these metadata, in whose names two underscores stand for a dot."""
+    """Return the config of a file with `SIZES` and these metadata; two underscores in a name mean a dot."""
     more = {key.replace("__", "."): value for key, value in metadata.items()}
     tensors = EMBEDDING | more.pop("tensors", {})
     return open_checkpoint(write(path / "m.gguf", architecture, SIZES | more, tensors), weights=False).config

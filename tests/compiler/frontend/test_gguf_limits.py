@@ -106,7 +106,8 @@ def test_an_array_of_numbers_takes_its_bytes(kind: int, dtype: type[np.generic],
 
 
 def test_a_header_at_all_limits_takes_less_than_256_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits and memory are 64 times smaller here. A character of four bytes makes the others of its text as wide."""
+    """Limits and memory are 64 times smaller here. One character of four bytes makes all characters of a string as
+    wide."""
     scale = 64
     for limit in Limit:
         monkeypatch.setattr(limit, "most", limit.most // scale)

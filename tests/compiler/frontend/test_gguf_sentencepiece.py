@@ -115,7 +115,7 @@ def test_extra_spaces_are_removed_where_the_file_says_so() -> None:
 
 
 def best(text: str, scores: Mapping[str, float]) -> float:
-    """Return the score of the best way to cut `text` in tokens, where an unknown letter costs 10 more than the worst
+    """Return the score of the best division of `text` into tokens; an unknown letter costs 10 more than the worst
     token."""
     values, worst = [0.0], min(scores.values()) - 10
     for end in range(1, len(text) + 1):

@@ -86,7 +86,7 @@ def test_a_file_without_a_vocabulary_has_no_tokenizer() -> None:
 
 
 def test_scores_that_rank_nothing_are_refused() -> None:
-    """llama.cpp's converter writes -1000 for every token where it does not know the scores."""
+    """llama.cpp's converter writes -1000 for every token if it does not know the scores."""
     scores = dict.fromkeys(WORDS, -1000.0)
     check_refused(sentencepiece(scores), GgufVocabularyErrors.UNRANKED, count=3, tokens=3, score=-1000.0)
 

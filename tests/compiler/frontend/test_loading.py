@@ -1,4 +1,4 @@
-"""Models that are run eagerly, with all weights at once and a layer at a time."""
+"""Eager runs of models with all weights loaded, and with one layer loaded at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def test_a_layer_has_its_weights_while_it_runs(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And computes what it does with all of them at once."""
+    """The layer computes the same as with all weights loaded."""
     ids = torch.tensor([random_tokens(20)])
     whole = load_model(checkpoint, torch.float32, layout=LAYOUT)
     monkeypatch.setattr(loading, "RESIDENT_BYTES", 0)

@@ -422,7 +422,7 @@ def test_pipes_and_folders(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_python_s_own_zipfile(own: Path, tmp_path: Path) -> None:
-    """Its payloads are not aligned, so they are copied: the numbers are the same."""
+    """Its payloads are not aligned, so they are copied; the values are the same."""
     ours, theirs = open_checkpoint(write(tmp_path / "a.pt2", members(own))), open_checkpoint(own)
     assert ours.names() == theirs.names()
     assert all(torch.equal(ours.tensor(name), theirs.tensor(name)) for name in ours.names())

@@ -131,7 +131,7 @@ def write_config(folder: Path, config: PreTrainedConfig, quantization: object) -
 
 
 def change(folder: Path, **parts: torch.Tensor | None) -> None:
-    """Replaces stored tensors; None takes one away. `__` stands for a dot."""
+    """Replace stored tensors; None removes one. `__` in a name means a dot."""
 
     stored = load_file(folder / "model.safetensors")
     for ending, value in parts.items():
@@ -236,7 +236,7 @@ def test_mxfp4_as_transformers_dequantizes_it(tmp_path: Path) -> None:
         expected = convert_moe_packed_tensors(stored[name + "_blocks"], stored[name + "_scales"], dtype=torch.float32)
         assert torch.equal(checkpoint.tensor(name), expected)
         assert checkpoint.stored_form(name).text == "mxfp4"
-    # As published, the config says no dtype: the weights that are not quantized do.
+    # As published, the config states no dtype; the weights that are not quantized have one.
     assert checkpoint.config.dtype is None
     assert checkpoint.default_dtype == torch.bfloat16
 
@@ -339,7 +339,7 @@ def test_configs_that_cannot_be(quantization: Any, kind: ErrorKind, fields: dict
 
 FULL = (64, 64)
 ONE_BELOW = torch.tensor([1] * 32 + [0] * 31 + [-1], dtype=torch.int32)
-"""Groups of columns, one of which is none. (All of them -1 stand for groups side by side.)"""
+"""Groups of columns, one of which is missing. (If all are -1, groups are contiguous.)"""
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ ODD_GROUPS[40:] = 0  # 56 columns of group 0 and 8 of group 1
 def test_parts_that_cannot_be_kept(
     case: str, ending: str, value: torch.Tensor, kind: ErrorKind, tmp_path: Path
 ) -> None:
-    """Codes that are kept must stand for finite numbers."""
+    """Codes that are kept must represent finite numbers."""
     quantization, make, _ = CASES[case]
     write(tmp_path, make, quantization)
     change(tmp_path, **{ending: value})

@@ -48,7 +48,7 @@ def layer(sequences: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def by_loops(q: Tensor, keys: Tensor, quantized_keys: QuantizedKeys, n: int, g: Geometry) -> list[list[int]]:
-    """What one sequence chooses per KV head, in f64, one position at a time."""
+    """Return the positions that one sequence selects per KV head, computed in f64, one position at a time."""
     group, chosen = q.shape[0] // keys.shape[0], []
     batched = QuantizedKeys(quantized_keys.levels[None], quantized_keys.scale[None], quantized_keys.bits)
     approximate = quantized_key_logits(q[None], batched, SCALE)
@@ -157,7 +157,7 @@ def test_keys_of_zeros_are_chosen_by_position() -> None:
 
 
 def test_a_head_that_looks_at_a_sink_votes_less() -> None:
-    """Of two heads one spends nearly all on the sink: the other one's row wins, whatever the first prefers."""
+    """One of two heads gives nearly all its weight to the sink: the row of the other head is selected, in any case."""
     keys = torch.eye(8)[None, None, [0, 1, 2, 3, 4]]
     q = torch.stack([20 * torch.eye(8)[0] + 3 * torch.eye(8)[1], 2 * torch.eye(8)[2]])[None]
     g = replace(G, sink=1, recent=1, topk=1)
@@ -194,8 +194,8 @@ def test_with_room_for_every_candidate_it_is_full_attention(family: str, bits: i
 @pytest.mark.parametrize("dtype", ["model", "int8"])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_while_sinks_and_ring_hold_everything_it_is_snapstream(family: str, dtype: str) -> None:
-    """Prefill alone differs where rows are encoded, since it attends to what they stand for already; so the first
-    token is fed again."""
+    """With encoded rows only prefill differs, because it attends to the dequantized rows; so the first token is fed
+    again."""
     g = replace(G, recent=20, dtype=dtype)
     model, start = load(family, "sscc"), random_prompt(1)
     ours, snapstream = EagerQuerySelection(model, g, 4), EagerSnapStream(model, g)
@@ -227,13 +227,13 @@ def test_rows_that_are_not_chosen_change_nothing(family: str, dtype: str, bits: 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_nobody_can_tell_who_wrote_a_row(family: str) -> None:
-    """Prefill and decode, where it chooses every row, attend to the same encoded rows. SnapStream's prefill sees them
+    """Prefill, and decode if it selects every row, attend to the same encoded rows. SnapStream's prefill uses the rows
     before they are encoded, and differs."""
     model, prompt = load(family, "sscc"), random_prompt(30)
     g = replace(G, topk=50, dtype="int8")
 
     def apart(run: EagerSnapStream) -> float:
-        """How far the logits of the last token are from those of another run that fed the second half by steps."""
+        """Return the distance of the last token's logits from those of a run that was fed the second half in steps."""
         whole = run.prefill(prompt)
         run.prefill(prompt[:15])
         return float(([run.decode(token) for token in prompt[15:]][-1] - whole).norm() / whole.norm())

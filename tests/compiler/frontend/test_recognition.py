@@ -1,4 +1,4 @@
-"""Attention that a model writes out becomes the operator, and what is not quite attention does not."""
+"""Attention written out in a model becomes the operator; computations that only resemble attention do not."""
 
 from __future__ import annotations
 

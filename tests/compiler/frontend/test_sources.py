@@ -1,4 +1,4 @@
-"""Where tensors come from: which file counts, what each format's types are called, and indexes that are not right."""
+"""Sources of tensors: the file that is used, the type names of each format, and wrong indexes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_digest_is_the_same_for_every_form(tmp_path: Path) -> None:
 
 
 def test_the_order_of_preference(tmp_path: Path) -> None:
-    """One file before shards, safetensors before pickles, as transformers has it."""
+    """A single file comes before shards, and safetensors before pickles, as in transformers."""
     assert open_folder_weights(tmp_path) is None
     torch.save({"bins": A}, tmp_path / "1.bin")
     index_of(tmp_path, {"bins": "1.bin"}, BIN_INDEX)
@@ -142,7 +142,8 @@ def test_the_order_of_preference(tmp_path: Path) -> None:
 def test_the_index_says_which_shard_counts(
     tmp_path: Path, save: Callable[[dict[str, torch.Tensor], Path], None], index: str
 ) -> None:
-    """Both shards hold both tensors: each is read where the index places it, and what it does not name is not there."""
+    """Both shards contain both tensors. Each is read from the shard in the index, and a tensor not in the index is
+    absent."""
     save({"a": A, "b": B, "left": A + 1}, tmp_path / "1")
     save({"a": A + 10, "b": B + 10}, tmp_path / "2")
     index_of(tmp_path, {"a": "2", "b": "1"}, index)

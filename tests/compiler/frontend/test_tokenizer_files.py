@@ -58,7 +58,7 @@ def test_an_older_tokenizer_that_cannot_be_converted(tmp_path: Path, monkeypatch
 def test_an_older_tokenizer_is_converted_without_asking_anybody(
     older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What transformers saves comes before what the folder holds; a tokenizer.json of its own before everything."""
+    """The tokenizer that transformers saves replaces the folder's files, except a tokenizer.json, which comes first."""
     asked: list[tuple[dict[str, str], dict[str, bool]]] = []
 
     class Converted:

@@ -54,8 +54,8 @@ def write(folder: Path, config: PreTrainedConfig, state: dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """`stored(head, ..)`: a Llama whose head is stored with "other" values than the embedding, "equal" ones, or not
-    at all (""), or alone."""
+    """Return `stored(head, ..)`, which stores a Llama whose head has other values than the embedding ("other"), equal
+    ones ("equal"), or is missing (""), or is stored in place of the embedding."""
 
     def stored(head: str, *, tied: bool = True, embedding: bool = True, form: str = "safetensors") -> Path:
         config = LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=tied)
@@ -207,7 +207,7 @@ def test_weights_by_reference(
 
 
 def test_quantized_weights(own_head: Path, tmp_path: Path) -> None:
-    """The head has codes of its own, and a golden of eager PyTorch with what they stand for holds."""
+    """The head has its own codes, and a golden of eager PyTorch with the dequantized values holds."""
     options = {"weights": "int8", "save_golden": True, "golden_tokens": 4}
     program = sscc.compile(own_head, output=tmp_path / "model.rdu", **SHAPE, **options).path
     stacks = Artifact.load(program).layout.values()
@@ -235,7 +235,7 @@ def test_a_tied_program_refuses_a_checkpoint_with_its_own_head(stored: Stored, t
 
 
 class Summed(torch.nn.Module):
-    """The parameters of a model under their own names, in a program that torch.export captures at once."""
+    """A module with the parameters of a model under their own names, which torch.export captures quickly."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

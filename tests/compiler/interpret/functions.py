@@ -15,7 +15,7 @@ SMALL = Geometry(sink=1, recent=3, topk=2, obs=2, pool=3, pool_mode="avg", max_c
 
 
 def evaluate(text: str, *values: Tensor | float, geometry: Geometry = SMALL, precision: str = "f32") -> list[Tensor]:
-    """Calls @f of the functions in `text`; a Python number stands for a scalar, an integer for an index."""
+    """Call @f of the functions in `text`; a Python number is a scalar argument, an integer an index."""
     with mlir():
         attribute = f"{GEOMETRY} = {geometry_attribute(geometry)}"
         module = parse_module(f"module attributes {{{attribute}}} {{\n{text}\n}}", "the test")
@@ -25,7 +25,7 @@ def evaluate(text: str, *values: Tensor | float, geometry: Geometry = SMALL, pre
 
 
 def body(operation: str, operands: str, result: str) -> str:
-    """@f that applies one operation, given in MLIR's generic form without operands and types."""
+    """Return a function @f that applies one operation, given in MLIR's generic form without operands and types."""
     names = [f"%a{i}" for i in range(len(operands.split(", ")))]
     arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, operands.split(", "), strict=True))
     applied = operation.replace("()", f"({', '.join(names)})", 1)

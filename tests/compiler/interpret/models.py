@@ -26,7 +26,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def shape_options(dtype: str = "f32") -> dict[str, object]:
-    """What CompileOptions needs to make GEOMETRY."""
+    """Return the options with which CompileOptions makes GEOMETRY."""
     g = GEOMETRY
     rows = {f"kv_{name}": getattr(g, name) for name in ("sink", "recent", "topk", "obs", "pool", "pool_mode")}
     return {**rows, "max_context": g.max_context, "batch": BATCH, "prefill_chunk": CHUNK, "dtype": dtype}

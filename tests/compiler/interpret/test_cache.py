@@ -156,7 +156,7 @@ def decode_inputs(g: Geometry) -> dict[str, Tensor]:
 
 
 def decoded(g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
-    """What decode attention gives by the definition: attention, K and V."""
+    """Return the results of decode attention by the definition: attention, K and V."""
     x = decode_inputs(g)
     k, v, out = x["key"].clone(), x["value"].clone(), torch.zeros(4, H, 1, DV)
     for slot in (0, 1, 3):
@@ -349,7 +349,7 @@ def test_chunk_attention_is_all_of_it_in_one() -> None:
 @pytest.mark.parametrize("g", GEOMETRIES)
 @pytest.mark.parametrize("topk", [None, 2, 0])
 def test_compression_step_by_step(g: Geometry, length: int, topk: int | None) -> None:
-    """As many positions as there is room for, or fewer: as with room for so many."""
+    """Selecting fewer positions than a cache has room for gives the result of a cache with exactly this room."""
     q, k, v = prompt(g, length)
     own = g if topk is None else dataclasses.replace(g, topk=topk)
     queries, sums = observed(q, k, g, length)

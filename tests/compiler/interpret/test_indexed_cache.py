@@ -52,7 +52,7 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows(topk: int) -> 
     caches = [x[name] for name in prompts]
     operands = [*new, *caches, *caches, *last, *prompts.values(), selected]
     result, *updated = kv("decode_attention", operands, types, INDEXED, present="1" * 11 + "0111")
-    torch.testing.assert_close(result, want)  # sums are in another order: selected rows come last
+    torch.testing.assert_close(result, want)  # sums have another order: selected rows come last
     assert result[[0, 1, 3]].any(3).all()
     assert result.isfinite().all()
     own = dataclasses.replace(G, topk=topk)

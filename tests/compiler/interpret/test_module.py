@@ -1,4 +1,4 @@
-"""Modules run by a session: against eager PyTorch, across levels, with their states, and what is refused."""
+"""Modules run by a session: compared with eager PyTorch and across levels, with their states; and refusals."""
 
 from __future__ import annotations
 

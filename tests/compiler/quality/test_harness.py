@@ -39,7 +39,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tiny model with room for all rows, and with 32."""
+    """Return the tiny model compiled with all rows, and with 32."""
     folder = tmp_path_factory.mktemp("programs")
     kinds = {"all": {"kv_budget": CONTEXT}, "few": {"kv_budget": 32, "kv_sink": 2, "kv_recent": 8, "kv_obs": 8}}
     for name, options in kinds.items():
@@ -112,7 +112,7 @@ def test_windows_cover_a_text_once() -> None:
 
 
 class Base:
-    """The part of the harness's class that its heirs use."""
+    """The part of the harness's class that subclasses use."""
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         pairs = [(each.args, *self._pair(*each.args)) for each in requests]

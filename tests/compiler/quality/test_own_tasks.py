@@ -1,4 +1,4 @@
-"""Examples out of files: every form of a line, what is taken for granted, and what is refused."""
+"""Examples from files: every form of a line, defaults, and refusals."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ ANSWERS = {
     "answer_recall": "",
     "extraction": " The JSON object is:",
 }
-"""How their answers begin."""
+"""Beginnings of the answers."""
 
 TURN = "{{ bos_token }}u:{{ messages[0].content }}{{ eos_token }}a:"
 SPECIAL = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}

@@ -38,7 +38,7 @@ def cells(scores: Sequence[float], metric: str = "string_match_all") -> list[Cel
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0])
-@pytest.mark.parametrize("n", [1, 6, 11, 48])  # rounding moved the bound of 6 of 6, of 0 of 11, and both of 48
+@pytest.mark.parametrize("n", [1, 6, 11, 48])  # rounding moved a bound of 6 of 6 and of 0 of 11, and both of 48
 def test_scores_at_an_end_are_drawn(score: float, n: int) -> None:
     assert ElementTree.fromstring(plot(cells([score] * n), "title")).tag.endswith("svg")
 

@@ -1,4 +1,4 @@
-"""Whole evaluations on a tiny random model: what is scored comes out of the cache, and a run that was ended goes on."""
+"""Whole evaluations of a tiny random model: scored tokens come from the cache, and an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BUDGET = 32
 
 @pytest.fixture(scope="module")
 def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOptions:
-    """Two examples of a file, two pass keys, two windows of a text; four cells."""
+    """Return options with two examples of a file, two pass keys, two windows of a text, and four cells."""
     folder = tmp_path_factory.mktemp("given")
     prompts = ["The quick brown fox jumps over the lazy dog", "0123456789" * 6]
     lines = [{"prompt": p, "answers": ["a"], "max_new_tokens": 5} for p in prompts]
@@ -188,7 +188,7 @@ class TestOneExample:
 class TestResuming:
     @pytest.fixture
     def counted(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The examples that were really run."""
+        """Count the examples that are run."""
         names: list[str] = []
 
         def run(session: Any, example: Any, tokenizer: Any) -> ExampleResult:
@@ -272,7 +272,7 @@ class TestResuming:
 
 
 def copied(folder: Path, to: Path, *, journal: bool = True) -> None:
-    """Results to go on from: the journal, and the programs by a link."""
+    """Results from which a run can continue: the journal, and links to the programs."""
     to.mkdir(exist_ok=True)
     (to / WORK).symlink_to(folder / WORK)
     if journal:
@@ -404,7 +404,7 @@ class TestOptions:
 
 
 def test_cells_that_read_a_part_of_their_prompts(options: EvalOptions, model: Path, tmp_path: Path) -> None:
-    """Each prompt is scored once, the full cache is compared with them, and a run goes on with the same draft alone."""
+    """Each prompt is scored once, the full cache is compared too, and a run continues only with the same draft."""
     draft = tmp_path / "draft.rdu"
     compile_model(CompileOptions(model, draft, max_context=512, kv_budget=64))
     given = replace(options, tasks=("passkey",), text=None, methods=("full", "snapstream"), examples=1)

@@ -1,4 +1,4 @@
-"""Means, errors and intervals against numbers computed by hand or found in tables."""
+"""Means, errors and intervals, compared with values computed by hand or taken from tables."""
 
 from __future__ import annotations
 

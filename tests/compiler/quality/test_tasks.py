@@ -1,4 +1,4 @@
-"""Generated examples: the same for the same arguments, as long as asked for, with the answers where they promise."""
+"""Generated examples: deterministic, of the requested length, with the answers at the stated places."""
 
 from __future__ import annotations
 

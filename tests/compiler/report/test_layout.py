@@ -1,4 +1,4 @@
-"""Where nodes lie: below what they depend on, and without touching each other."""
+"""Places of nodes: below their dependences, and without overlaps."""
 
 from __future__ import annotations
 

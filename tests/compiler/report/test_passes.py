@@ -1,4 +1,4 @@
-"""What a pass changed, as the report tells it."""
+"""The changes made by a pass, as shown in the report."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def compiled_for(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 def accuracy(artifact: Path, interpreter: str, count: int) -> float:
-    """The share of the first fixed queries, so many of them, that a program answers."""
+    """Return the fraction of the first `count` fixed queries that a program answers."""
     session = TorchSession(sscc.load(artifact, interpreter=interpreter))
     queries = fixed_queries()[:count]
     right = 0

@@ -34,7 +34,7 @@ def model() -> PreTrainedModel:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Tensors this small are faster on one thread, by a factor of ten when other tests run beside it."""
+    """Use one thread: tensors are so small that more are slower, by a factor of ten while other tests run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -137,7 +137,7 @@ class RemoteInterpreter(InProcess):
 
 
 def _serve(link: Connection, program: str, weights: Mapping[str, Array], threads: int | None) -> None:
-    """The device's process."""
+    """Run the device's process."""
     inner: Any = backend("native", Program.from_json(program)).open(weights, Conditions(threads=threads))
 
     def answer(what: str, arguments: tuple[Any, ...]) -> Any:

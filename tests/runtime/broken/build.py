@@ -140,7 +140,7 @@ def setting(**fields: Any) -> Callable[[Any], Any]:
 
 
 def port_setting(number: int, view: Any = None, **fields: Any) -> Callable[[Any], Any]:
-    """An edit of a stage that sets fields of one port, and of its view (a dict)."""
+    """Return an edit of a stage that sets fields of one port, and of its view (a dict)."""
 
     def edit(stage: Any) -> Any:
         ports = list(stage.ports)

@@ -787,7 +787,7 @@ def _grid(stage: str, *sizes: int) -> Callable[[Program], Program]:
 
 
 def _nested(depth: int) -> Callable[[Program], Program]:
-    """The kernel's body within so many loops of one iteration."""
+    """Put the kernel's body into `depth` nested loops of one iteration."""
 
     def edit(kernel: Kernel) -> Kernel:
         body = kernel.body

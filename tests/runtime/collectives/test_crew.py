@@ -42,7 +42,7 @@ class InkErrors(ErrorKind):
 
 
 class Failing:
-    """An interpreter of one rank that goes wrong in a call."""
+    """An interpreter of one rank that raises in a call."""
 
     def __init__(self, inner: Interpreter, act: Callable[[], None]) -> None:
         self.inner, self.act = inner, act
@@ -68,7 +68,7 @@ def threads() -> int:
 
 
 def test_ranks_make_the_calls_of_the_first() -> None:
-    """All of them have the same inputs; what their states hold after two calls and a reset follows from them."""
+    """All ranks get the same inputs, which determine their states after two calls and a reset."""
     leading = led()
     assert leading.ranks == 3
     assert repr(leading).startswith("LeadingInterpreter(NativeInterpreter(")
@@ -271,7 +271,7 @@ def test_a_link_that_nobody_reads() -> None:
 
 
 def test_ranks_with_memory_and_links_in_common() -> None:
-    """As processes have them: the same as threads that share everything, bit for bit."""
+    """Processes with shared memory and links give the same bits as threads that share everything."""
     pairs = [socket.socketpair() for _ in range(2)]
     links = [[Link(here, rank + 1) for rank, (here, _) in enumerate(pairs)], *([Link(there, 0)] for _, there in pairs)]
     memory = SharedMemory.create()
@@ -332,7 +332,7 @@ def in_sockets() -> list[ProcessGroup]:
 
 
 def test_a_file_that_all_ranks_have_open() -> None:
-    """Found by what they tell each other; None where one is elsewhere."""
+    """Ranks find out by exchanging messages; the result is None if one of them has another file."""
     def opened(group: Group) -> int | None:
         return shared_by_all(group.exchange, group.rank)
 

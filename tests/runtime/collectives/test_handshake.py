@@ -172,7 +172,7 @@ def test_a_rank_with_another_secret_is_told() -> None:
 
 @pytest.mark.parametrize("says", [b"", b"x" * 32, b"x" * 64, b"x" * 200])
 def test_a_listener_that_is_not_rank_0(says: bytes) -> None:
-    """It learns no secret, and what it says is not read."""
+    """The listener learns no secret, and its message is not decoded."""
     heard: list[bytes] = []
 
     def listen() -> None:

@@ -132,7 +132,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
 
 
 def test_nothing_in_the_tree_unpickles_what_it_receives() -> None:
-    """Files may be unpickled by torch with `weights_only`; what runs ranks, a server or a fleet reads no pickles."""
+    """torch may unpickle files with `weights_only`; code for ranks, servers and fleets reads no pickles."""
     root = Path(messages.__file__).parents[2]
     words = ("pickle.load", "multiprocessing", "all_gather_object", "broadcast_object", "marshal.load", "shelve")
     for folder in ("runtime", "ir", "compiler"):

@@ -123,7 +123,7 @@ def test_parts_of_sums(grid: tuple[int, ...], axes: tuple[int, ...], axis: int, 
 @pytest.mark.parametrize(("grid", "axes"), [((2,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3), (0, 1))])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_pieces(grid: tuple[int, ...], axes: tuple[int, ...], axis: int) -> None:
-    """Pieces are put together along each axis, and a window takes of the whole what comes from several ranks."""
+    """Pieces are concatenated along each axis, and a window of the result takes parts from several ranks."""
     count = 1
     for number in axes:
         count *= grid[number]
@@ -150,7 +150,7 @@ def test_parts(grid: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
-    """One rank never comes to the meeting: those that wait there are told which one it was."""
+    """One rank never reaches the barrier: the error of the waiting ranks names it."""
     half = (ROWS // 2, COLUMNS)
     program = mixing((3,), (AllReduce("a", "t", (0,)),), (Local("t", half, "f32"),), "f32")
     run = on_native(program, make_code(program, optimise=0), 1)

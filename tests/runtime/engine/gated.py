@@ -23,7 +23,7 @@ LONG = altered(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096)
 
 
 class GatedInterpreter(FakeInterpreter):
-    """Calls do nothing until they are let through; `error` is raised by the next one that is."""
+    """An interpreter whose calls wait until they are let through; the next one then raises `error`, if set."""
 
     def __init__(self, signature: Signature = SIGNATURE) -> None:
         super().__init__(signature)
@@ -46,7 +46,7 @@ class GatedInterpreter(FakeInterpreter):
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the next call has begun."""
+        """Wait until the next call has begun."""
         assert self._arrived.acquire(timeout=LIMIT)
 
     def open(self) -> None:
@@ -73,7 +73,7 @@ class PausingInterpreter(FakeInterpreter):
 
 @contextmanager
 def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[Engine, GatedInterpreter]]:
-    """An engine on such an interpreter; at the end what is left is cancelled."""
+    """Open an engine on such an interpreter; remaining requests are cancelled at the end."""
     interpreter = GatedInterpreter(signature)
     engine = Engine(Session(signature, interpreter), options=EngineOptions(**{"prompt_cache_bytes": 0} | options))
     try:

@@ -16,7 +16,7 @@ from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 
 
 async def settled(engine: Engine, finished: int) -> None:
-    """Waits until so many requests have ended."""
+    """Wait until `finished` requests have ended."""
     for _ in range(int(LIMIT * 1000)):
         if sum(engine.metrics().finished.values()) == finished:
             return

@@ -93,7 +93,7 @@ def plans(draw: st.DrawFn) -> list[Planned]:
 
 @dataclass
 class Director:
-    """An interpreter that submits and cancels what is planned, before its calls."""
+    """An interpreter that submits and cancels the planned requests before its calls."""
 
     interpreter: Interpreter
     plan: list[Planned] = field(default_factory=list)
@@ -140,7 +140,7 @@ class ServedProgram:
 
     @cache  # noqa: B019
     def expected(self, request: Request) -> tuple[int, ...]:
-        """What `Session.generate` makes of it."""
+        """Return the tokens that `Session.generate` gives for the request."""
         return tuple(self.alone.generate(request.prompt, request.max_new_tokens, request.sampling, request.eos, slot=1))
 
     __hash__ = object.__hash__
@@ -205,7 +205,8 @@ def test_tokens_differ_where_requests_do(program: ServedProgram) -> None:
 
 @pytest.mark.parametrize("length", [3, 11, 14, 18, 19, 41])
 def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: ServedProgram, length: int) -> None:
-    """In another slot, over another sequence's rows, while the first goes on: logits of every step."""
+    """The logits of every step are the same in another slot, over rows of another sequence, while the first
+    continues."""
     session = Session(program.compiled.artifact.signature, program.ours)
     prompt = random_tokens(length, seed=3)
     session.prefill(2, random_tokens(50, seed=4))
@@ -222,7 +223,7 @@ def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: ServedProgram, 
 
 
 def test_a_prompt_that_another_engine_prefills_changes_no_token(program: ServedProgram) -> None:
-    """Prompts of all lengths at once, and the next turn of one, which goes on from the rows that were kept there."""
+    """Prompts of all lengths run at once, and the next turn of one of them continues from kept rows."""
     artifact = program.compiled.artifact
     requests = [
         Request(tuple(random_tokens(length, seed=3)), 12, sampling, eos=frozenset(), logprobs=2)

@@ -466,7 +466,7 @@ class Wrecked(FakeInterpreter):
 @pytest.mark.parametrize("broken", ["release", "abandon_prefill"])
 @pytest.mark.parametrize("new", [1, 100])
 def test_a_thread_that_dies_leaves_nobody_waiting(broken: str, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever state it leaves the session in: prefilling, decoding and queued requests end, and readers are told."""
+    """Requests that prefill, decode or wait end, and readers are notified, in whatever state the session is left."""
     session = Session(LONG, Wrecked(LONG))
     engine = Engine(session)
     monkeypatch.setattr(session, broken, lambda *slot: 1 / 0)
@@ -602,7 +602,7 @@ def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
             elif call == "pieces":
                 list(handle.pieces())
             else:
-                # Its step ends once the requests are told to.
+                # Its step ends when the requests are notified.
                 threading.Thread(target=lambda: (until(waits_for_its_thread), interpreter.open())).start()
                 engine.close()
         sender.join()
@@ -616,20 +616,20 @@ def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
 
 
 def waits_for_engine() -> bool:
-    """Whether the main thread waits in a method of the engine."""
+    """Return True if the main thread waits in a method of the engine."""
     frames = main_frames()
     waits = {("executor.py", "wait"), ("engine.py", "close")}
     return frames[:1] == [("threading.py", "wait")] and not waits.isdisjoint(frames)
 
 
 def waits_for_its_thread() -> bool:
-    """Whether the main thread is at the end of `close`."""
+    """Return True if the main thread is at the end of `close`."""
     frames = main_frames()
     return ("threading.py", "join") in frames and ("engine.py", "close") in frames
 
 
 def main_frames() -> list[tuple[str, str]]:
-    """File and function of what the main thread executes, the innermost first."""
+    """Return file and function of each frame of the main thread, innermost first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []
     while frame is not None:

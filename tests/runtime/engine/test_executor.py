@@ -1,4 +1,4 @@
-"""What the engine's thread does, round by round: run in the test's own thread, or with a clock that a test moves."""
+"""Rounds of the engine's thread, run in the test's own thread or with a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_cancelling_what_decodes_leaves_what_prefills() -> None:
 
 
 class GatedNanInterpreter(GatedInterpreter):
-    """What follows token 9 is no number."""
+    """The logits after token 9 are NaN."""
 
     def _logits(self, token: int) -> Any:
         logits = super()._logits(token)
@@ -158,7 +158,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
 
 
 def test_logprobs_come_with_the_tokens_of_those_who_asked() -> None:
-    """A request that asks for none gets none, also in a slot whose last request asked for some."""
+    """A request without logprobs gets none, even in a slot whose previous request had some."""
     asked, silent = request(1, new=4, logprobs=2), request(2, new=6)
     _, states = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
     assert [len(state.logprobs) for state in states] == [4, 0, 0, 2]
@@ -212,7 +212,7 @@ def goes_on(waiting: RequestHandle, clock: Clock) -> None:
 def test_every_end_wakes_who_waits_for_it(
     end: Callable[..., None], fields: dict[str, Any], finish: str, company: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another request goes on, whose end would wake them too; and where they are the last."""
+    """Readers are woken while another request continues, whose end would wake them, too, and when no other is left."""
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
     with gated(signature=LONG) as (engine, interpreter):
@@ -309,7 +309,7 @@ def test_a_limited_wait_asks_again_until_its_time_is_over(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("way", ["result", "aresult"])
 def test_a_failed_wait_cancels_its_request_at_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While whoever catches the error still holds all that the failed call held."""
+    """The request is cancelled even while the caller's error keeps the objects of the failed call alive."""
 
     def fail(self: RequestHandle) -> None:
         raise ZeroDivisionError

@@ -1,5 +1,5 @@
-"""Exceptions injected at every place where the engine's thread works on a request: the request ends alone, its slot is
-free, and the thread goes on."""
+"""Exceptions injected at every place where the engine's thread works on a request: only this request ends, its slot
+is free, and the thread continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InjectedError(Exception):
 
 
 class Fault:
-    """Replaces a method by one that fails when a test says so.
+    """A replacement of a method that fails on request.
 
     Attributes:
         armed: the next call fails.
@@ -174,7 +174,7 @@ DECODING: dict[str, Place] = {
 
 @pytest.mark.parametrize("place", DECODING)
 def test_a_fault_of_a_step_ends_what_decodes_and_nothing_else(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits gets the slots."""
+    """Waiting requests get the slots."""
     with engine_of(PausingInterpreter(LONG, 0.001)) as engine:
         decoding = [engine.submit(request(number, new=4000)) for number in (1, 2)]
         until(lambda: all(slot.new_tokens > 1 for slot in engine.slots()))
@@ -200,7 +200,7 @@ def test_logprobs_that_cannot_be_told_end_their_request_alone(monkeypatch: pytes
 @pytest.mark.parametrize("name", ["release", "abandon_prefill", "stop"])
 @pytest.mark.parametrize("new", [2, 4000])
 def test_a_fault_of_tidying_up_ends_nothing(name: str, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is cancelled, or ends, has its end; the slot is given to others."""
+    """A cancelled or finished request ends, and its slot is given to others."""
     with engine_of(PausingInterpreter(LONG, 0.001), prefill_steps=1) as engine:
         executor = engine._executor
         fault = Fault(executor._sampler if name == "stop" else executor.session, name, monkeypatch)
@@ -236,7 +236,7 @@ def test_a_remote_prefill_that_cannot_begin() -> None:
 
 
 def test_a_slot_that_cannot_be_adopted_is_not_prefilled_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request that waits for it ends; the next one asks anew."""
+    """Each request that waits for the result ends; the next one computes it again."""
     sessions = [Session(SIGNATURE, FakeInterpreter(), identity=lambda: IDENTITY) for _ in range(2)]
     with Engine(sessions[0]) as other:
         remote_prefill = OtherEngine(other, sessions[1].slot_format)
@@ -253,7 +253,7 @@ def test_a_slot_that_cannot_be_adopted_is_not_prefilled_here(monkeypatch: pytest
 
 
 def test_a_timeout_has_a_door_and_the_thread_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1e10 seconds overflow a wait of a thread: the number is refused, and where it is not, nothing overflows."""
+    """A wait of 1e10 seconds would overflow: requests refuse it, and other waits of the thread are bounded."""
     for seconds in (1e10, float("inf"), float("nan"), -1.0, MOST_SECONDS * 1.01):
         with raises(RequestErrors.TIMEOUT_OUT_OF_RANGE, seconds=seconds):
             request(1, timeout=seconds)

@@ -1,4 +1,4 @@
-"""What is counted: buckets of durations, and that every counter arrives under its own name."""
+"""Metrics: buckets of durations, and each counter under its own name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EMPTY = (0,) * 16
 
 
 def test_buckets_are_those_that_people_ask_for() -> None:
-    """Their bounds are labels in the queries of whoever scrapes a server, and stay."""
+    """Bounds of buckets are labels in the queries of monitoring systems, so they must not change."""
     milliseconds = [round(1000 * bound) for bound in INTER_TOKEN_BOUNDS]
     assert milliseconds == [2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000]
     milliseconds = [round(1000 * bound) for bound in WAITING_BOUNDS]

@@ -1,4 +1,4 @@
-"""The table of slots against a plain model of it, and what its native part refuses."""
+"""The table of slots, compared with a simple model of it; and refusals of its native part."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_table_of_random_sequences(seed: int) -> None:
 
 
 def test_the_newest_token_is_not_in_the_cache() -> None:
-    """Nor is a first one that was not picked yet."""
+    """The first token is not either, before it is picked."""
     table = SlotTable(2, CAPACITY)
     slot = table.take(state(0, 5, []))
     assert (table.lengths().tolist(), table.running, table.free) == ([], 0, 1)

@@ -1,4 +1,4 @@
-"""Who is woken by what: tasks of several event loops, of which some wait for every token and some for a change."""
+"""Wake-ups of tasks of several event loops, some of which wait for every token and some for a change."""
 
 from __future__ import annotations
 

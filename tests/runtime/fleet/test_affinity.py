@@ -1,4 +1,4 @@
-"""Which replica a prompt goes to."""
+"""Choice of the replica for a prompt."""
 
 from __future__ import annotations
 

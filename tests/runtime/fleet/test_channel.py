@@ -96,7 +96,7 @@ def test_a_part_that_is_too_large_ends_the_connection_and_the_next_one_is_new(mo
             with pytest.raises(ChannelLost):
                 await incoming.rest(1)
             lost = 0
-            for _ in range(50):  # the sender knows of it once it has sent something more
+            for _ in range(50):  # the sender notices it at its next message
                 await asyncio.sleep(0.02)
                 try:
                     await outbox.send(incoming.address, b"again")

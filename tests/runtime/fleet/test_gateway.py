@@ -25,7 +25,7 @@ LIMITS = RequestLimits(max_body=2000)
 
 @dataclass
 class FakePool:
-    """Replicas that take turns.
+    """Replicas that answer in turn.
 
     Attributes:
         lives: of each call in turn, how many parts its replica sends before it dies, of a stream with one event each
@@ -100,7 +100,7 @@ def ask(gateway: Any, path: str = COMPLETIONS, method: str = "POST", **body: Any
 
 
 def said(events: list[dict[str, Any]], index: int = 0) -> tuple[str, list[Any], list[str]]:
-    """Of an answer its text, its logprobs, and how it ended."""
+    """Return the text, the logprobs and the finish reason of an answer."""
     text, logprobs, finish = "", [], []
     for choice in (choice for event in events for choice in event["choices"] if choice["index"] == index):
         text += choice["delta"].get("content", "") if "delta" in choice else choice["text"]

@@ -1,4 +1,4 @@
-"""A stream that another replica takes up has every part once: thoughts, text, calls of tools, logprobs."""
+"""A stream that continues on another replica has every part once: reasoning, text, tool calls, logprobs."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from tests.runtime.server.fake import AGENT_TEMPLATE, Running, ScriptedInterpret
 
 @pytest.fixture(autouse=True, scope="package")
 def _light() -> Iterator[None]:
-    """What these tests would otherwise spend most of their time on: a server that is idle collects garbage, which in a
-    process that has captured models means seconds in which it answers nobody; and every client reads all certificates,
-    though nothing here is encrypted."""
+    """Skip two things that would take most of the time of these tests: an idle server collects garbage, which blocks it
+    for seconds in a process that has captured models; and every client reads all certificates, although nothing is
+    encrypted here."""
     gc.collect()
     gc.freeze()
     with mock.patch.object(ssl, "create_default_context", cache(ssl.create_default_context)):

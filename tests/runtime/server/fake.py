@@ -241,8 +241,8 @@ def open_app(
     shelf: Shelf | None = None,
     **model: Any,
 ) -> Iterator[Running]:
-    """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
-    arguments of `PrefillServers`."""
+    """Open the application without a port. `model` has fields of `Model` to change, and `prefill` arguments of
+    `PrefillServers`."""
     geometry = replace(GEOMETRY, max_context=context)
     signature = altered(SIGNATURE, batch=batch, geometry=geometry)
     interpreter = (ScriptedInterpreter if scripted else AlphabetInterpreter)(signature)

@@ -275,7 +275,7 @@ class TestHistories:
         assert answer.choices[0].message.content == reply(HI_TEXT, 4)
 
     def test_reasoning_is_sent_back(self) -> None:
-        """Templates that read it get it; where there was none they find no such name."""
+        """Templates get the reasoning of earlier answers; for an answer without reasoning the name is undefined."""
         template = "{% for m in messages %}{{ m.content }}{% if 'reasoning_content' in m %}<{{ m.reasoning_content }}>"
         template += "{% endif %}{% endfor %}"
         with running(chat_template=ChatTemplate(template)) as server:

@@ -42,7 +42,7 @@ def test_while_it_decodes(n: int, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_while_it_waits(stream: bool) -> None:
-    """One that is still queued leaves the queue; the one that runs goes on."""
+    """A request that is still queued leaves the queue; the running one continues."""
     with running(batch=1) as server:
         server.interpreter.seconds = 0.03
         first = send(server, BODY)
@@ -73,7 +73,7 @@ def test_while_it_reads_the_stream() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_at_the_moment_of_a_piece(turns: int) -> None:
-    """A stream ends where its client leaves so many turns of the event loop after a piece was made."""
+    """A stream ends if its client leaves `turns` turns of the event loop after a piece was generated."""
 
     class OnePiece:
         """A handle that makes one piece and then no other."""
@@ -106,7 +106,7 @@ def test_at_the_moment_of_a_piece(turns: int) -> None:
 
 
 def test_a_client_that_never_reads_holds_no_slot() -> None:
-    """Its request runs to the end; what it does not read waits in the server."""
+    """Its request runs to the end; the unread part of the answer waits in the server."""
     with running() as server:
         connection = send(server, BODY | {"stream": True})
         server.wait_until(lambda: server.engine.metrics().submitted == 1)

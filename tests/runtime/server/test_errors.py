@@ -1,4 +1,4 @@
-"""What is refused, and how: OpenAI's words, the right status, and nothing left in the engine."""
+"""Refusals: OpenAI's fields, the right status, and no request left in the engine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
 @pytest.mark.parametrize(("changes", "param", "message"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_refusals(stream: bool, changes: dict[str, Any], param: str | None, message: str, server: Running) -> None:
-    """Streams too are refused by their status: nothing is sent before everything is known to be right."""
+    """Streams are refused by status, too: nothing is sent before the whole request has been checked."""
     body: dict[str, Any] = {"model": NAME, "prompt": "hello", "stream": stream} | changes
     if "stream_options" in changes and "stream" not in changes:
         body["stream"] = False
@@ -191,7 +191,7 @@ class TestLimits:
             assert httpx2.post(f"{server.v1}/completions", content=padded, headers=JSON).status_code == 200
 
     def test_a_large_body_while_it_comes(self) -> None:
-        """In chunks, whose sum nobody said: refused before the end, which never comes."""
+        """A body in chunks of unknown total size is refused before its end, which never comes."""
         with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(

@@ -62,7 +62,7 @@ def connection(server: Running) -> Iterator[socket.socket]:
 
 
 def everything(client: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Return all bytes until the other side closes."""
     received = b""
     while piece := client.recv(1 << 16):
         received += piece
@@ -74,7 +74,7 @@ def everything(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_tokens_that_complete_no_character(stream: bool) -> None:
-    """Their text is made in linear time: made anew with every token it would take a minute here."""
+    """Their text is built in linear time: rebuilding it with every token would take a minute here."""
     half = TOKENIZER.token_to_id("ð")
     with running(context=1 << 13) as server:
 
@@ -223,7 +223,7 @@ def test_bounds_that_are_met(server: Running) -> None:
 
 
 class TestValues:
-    """How many values a body has is known before any of them is made."""
+    """The number of values in a body is known before any value is created."""
 
     @pytest.mark.parametrize("text", ["[1,2,3]", '{"a":[1,{}]}', '[",,[[","\\",{,",3]', '["\\\\",[],"'])
     def test_they_are_counted_outside_of_strings(self, text: str) -> None:

@@ -88,7 +88,7 @@ class Client:
 
     async def leaves(self) -> None:
         body, _ = self._body()
-        # More is asked for than there is time for, so that it is not done when the client leaves.
+        # The request asks for more tokens than fit into the time, so that it has not ended when the client leaves.
         post = self._http.post(self._url, json=body | {"max_tokens": 30, "ignore_eos": True, "n": 2})
         with suppress(TimeoutError):
             await asyncio.wait_for(post, 0.001 + 0.01 * self._random.random())

@@ -1,4 +1,4 @@
-"""When memory is given back."""
+"""Release of free memory to the system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_is_given_back_once_when_the_server_is_idle(monkeypatch: pytest.Monke
 
 
 def test_the_calls_are_those_of_the_library() -> None:
-    """Whatever the library is, glibc or not, nothing fails."""
+    """No call fails, with glibc or another C library."""
     memory.keep_little()
     memory.give_back()
 

@@ -176,7 +176,7 @@ def test_a_wrong_key_and_another_program_are_told(caplog: pytest.LogCaptureFixtu
 
 
 class Impostor:
-    """Takes a connection, reads what comes, and says what it is told to."""
+    """Accept a connection, read its bytes, and send a prepared answer."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
@@ -234,7 +234,8 @@ def test_who_leaves_cancels_the_prefill_and_nobody_waits_for_ever(caplog: pytest
 
 
 def test_prompts_wait_while_a_server_has_no_room() -> None:
-    """One slot and no queue there: it refuses most, which are asked for again; at most two are on their way."""
+    """The prefill server has one slot and no queue: it refuses most prompts, which are sent again. At most two are in
+    flight."""
     with ExitStack() as stack:
         prefills = stack.enter_context(running(role="prefill", batch=2, max_queue=0))
         server = stack.enter_context(running(role="decode", batch=2, prefill_from=[prefills.url]))

@@ -23,7 +23,7 @@ SHIFTS = {"b": 1, "c": 2, "broken": 0, "large": 0}
 
 
 class Models:
-    """Models that are opened as a test says, and what happened to them."""
+    """Models whose opening a test controls, with a record of events."""
 
     def __init__(self, most: int) -> None:
         self.events: list[str] = []

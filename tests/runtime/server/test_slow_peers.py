@@ -70,7 +70,7 @@ DRIPS = {
 
 @pytest.mark.parametrize("place", DRIPS)
 def test_a_server_that_drips_has_one_deadline(place: str) -> None:
-    """And the next one is asked, which answers."""
+    """After the deadline the next server is asked, and answers."""
     dripping = Dripping(*DRIPS[place])
     with ExitStack() as stack:
         good = stack.enter_context(running(role="prefill"))
@@ -87,7 +87,7 @@ def test_a_server_that_drips_has_one_deadline(place: str) -> None:
 
 
 def test_a_server_that_reads_nothing() -> None:
-    """The request itself does not go out: it is larger than what the system takes of it."""
+    """The request cannot be sent completely: it is larger than the system's buffers."""
     stuck = Dripping(b"", b"x", reads=False)
     prompt = [1] * 60_000
     with running(role="decode", prefill_from=[stuck.url], prefill={"timeout": 0.5}, context=1 << 16) as server:
@@ -111,7 +111,7 @@ def test_the_time_of_a_request_ends_a_drip_too() -> None:
 
 @contextmanager
 def slow_reader(server: Running, prompt: list[int]) -> Iterator[socket.socket]:
-    """A client that has asked for a slot and reads none of it."""
+    """Connect a client that requests a slot and reads nothing."""
     body = {"prompt": prompt, "program": IDENTITY.program, "weights": IDENTITY.weights}
     data = json.dumps(body).encode()
     host, _, port = server.url.removeprefix("http://").partition(":")
@@ -242,7 +242,7 @@ def test_every_number_has_a_maximum(name: str, server: Running) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["rows", "logits"])
 def test_a_slot_of_no_numbers_fails_over(where: str, value: float) -> None:
-    """A prefill server whose memory is damaged sends a message with a right digest; another one is asked."""
+    """A prefill server with damaged memory sends a message with a correct digest: the prompt goes to another server."""
     with ExitStack() as stack:
         bad, good = (stack.enter_context(running(role="prefill")) for _ in range(2))
         run = bad.interpreter.run

@@ -1,4 +1,4 @@
-"""Structured answers: every way to ask for them, in company, streamed and sampled; refusals; hostile grammars."""
+"""Structured answers: every kind of request, with other requests, streamed and sampled; refusals; hostile grammars."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_grammars_are_refused_or_end(case: str, roomy: Running) -> None:
-    """Nobody else waits for them, and the answer is whole or cut."""
+    """Other requests do not wait for them, and the answer is complete or cut off."""
     start = time.monotonic()
     answer = ask(roomy, max_tokens=100, **HOSTILE[case])
     assert time.monotonic() - start < 30

@@ -187,7 +187,7 @@ def test_a_schema_is_of_what_follows_the_thought(client: openai.OpenAI, says: An
 @pytest.mark.parametrize(("most", "thought"), [(0, ""), (3, "abc"), (9, "abcdef"), (6, "abcdef")])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_thought_has_a_bound(most: int, thought: str, inside: bool, client: openai.OpenAI, says: Any) -> None:
-    """The thought ends at its bound, and the model goes on with its script at that place."""
+    """The reasoning ends at its limit, and the model's script continues from there."""
     says(("" if inside else "<think>") + "abcdef</think>The answer is long.")
     kwargs: dict[str, Any] = {"thinking_token_budget": most, "chat_template_kwargs": {"enable_thinking": inside}}
     message = ask(client, extra_body=kwargs).choices[0].message

@@ -31,7 +31,7 @@ TRIPS, WIDTH = 64, HIDDEN // 64
 
 
 def _bodies(name: str, rows: int) -> tuple[Body, Body]:
-    """A tile is loaded; a share of the input times a tile gives a share of the result."""
+    """Return the bodies: one loads a tile, one multiplies a part of the input by a tile into a part of the result."""
     shape = (rows, WIDTH)
     same = ((1, 0, 0), (0, 1, 0))
     copy = Vector(shape, (Access("x", same),), Access("y", same), (), "in0")
@@ -73,7 +73,7 @@ def _kernel(name: str, rows: int, layers: int) -> Kernel:
 
 
 def decoder(looped: bool, layers: int = LAYERS) -> Program:
-    """One launch per layer and for the head, or one for all layers and one for the head."""
+    """Return a program with a launch per layer, or one for all layers, and one for the head."""
     rows = (LAYER_ELEMENTS + CACHE_ELEMENTS) // HIDDEN
     copy = Vector((HIDDEN,), (Access("x", ((1, 0),)),), Access("y", ((1, 0),)), (), "in0")
     hidden = (Param("x", (HIDDEN,), "bf16", "read"), Param("y", (HIDDEN,), "bf16", "write"))

@@ -64,7 +64,7 @@ COPY = Body(
 
 
 def product(flops: int, outputs: int = 1) -> Body:
-    """Reads a tile (a part of it below 200 operations per output) and writes `outputs` elements."""
+    """Return a body that reads a tile (a part of it below 200 operations per output) and writes `outputs` elements."""
     reduced = flops // (2 * outputs)
     return Body(
         f"product{flops}",
@@ -87,13 +87,13 @@ def product(flops: int, outputs: int = 1) -> Body:
 def load(
     name: str, param: str, buffer: str, trips: int, *, when: Any = "each", offset: tuple[tuple[str, int], ...] = ()
 ) -> Stage:
-    """Copies tile after tile of a parameter [tiles, TILE] into a buffer."""
+    """Return a stage that copies tile after tile of a parameter [tiles, TILE] into a buffer."""
     ports = (Port(View(param, (TILE,), (1,), 0, (*offset, ("t0", TILE)))), Port(view_of(buffer, (TILE,)), per=1))
     return Stage(name, "copy", (trips,), ports, (), (buffer,), when)
 
 
 def consume(name: str, body: Body, buffer: str, out: str, trips: int, *, per: int = 1, pcus: int = 10) -> Stage:
-    """Fires a body on each tile of a buffer; `out` is a parameter of `outputs` elements."""
+    """Return a stage that fires a body on each tile of a buffer; `out` is a parameter of `outputs` elements."""
     outputs = body.params[1].shape[0]
     ports = (Port(view_of(buffer, (TILE,)), per=per), Port(view_of(out, (outputs,))))
     return Stage(name, body.name, (trips,), ports, (), (buffer,), "each", pcus)
@@ -142,7 +142,7 @@ def program(
 def streamed(
     count: int, flops: int, *, depth: int = 2, iterations: int = 1, outputs: int = 1
 ) -> tuple[tuple[Kernel, ...], tuple[Body, ...]]:
-    """`count` tiles per iteration, 200 ns each to load and `flops` ns to multiply."""
+    """Return a program with `count` tiles per iteration; each takes 200 ns to load and `flops` ns to multiply."""
     body = product(flops, outputs)
     params = (Param("w", (iterations * count, TILE), "bf16", "read"), Param("y", (outputs,), "bf16", "write"))
     stages = (

@@ -324,7 +324,7 @@ def test_a_deadlock_names_the_stage() -> None:
 
 
 def looping_speedup(sockets: int, boundary: float | None = None) -> tuple[float, float]:
-    """How much faster a looped decoder is than one launch per layer, and its share of the roofline."""
+    """Return the speedup of a looped decoder over one launch per layer, and its roofline fraction."""
     target = changed({} if boundary is None else {"boundary_seconds": boundary}).with_sockets(sockets)
     single, looped = (time_entry(decoder(choice), "main", target) for choice in (False, True))
     assert single.nbytes["hbm"] == pytest.approx(looped.nbytes["hbm"], rel=1e-4)

@@ -1,4 +1,4 @@
-"""Which experts a decode step reads, of a program with and without codes."""
+"""Experts that a decode step reads, in a program with and without codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ X, K, LAYERS, HIDDEN, WIDTH = 5, 2, 2, 32, 48
 
 
 def test_counts_of_experts() -> None:
-    """The mean over all choices, by hand: of 3 experts one token takes 2, two take 2 with 3 of 9 pairs, else all."""
+    """The mean over all choices, by hand: one token uses 2 of 3 experts; two tokens use 2 in 3 of 9 cases, otherwise
+    3."""
     assert (ExpertReads(3, 2, 1, 30).mean, ExpertReads(3, 2, 1, 30).most) == (pytest.approx(2), 2)
     assert ExpertReads(3, 2, 2, 30).mean == pytest.approx((3 * 2 + 6 * 3) / 9)
     assert (ExpertReads(8, 2, 3, 80).most, ExpertReads(8, 2, 5, 80).most) == (6, 8)

@@ -1,4 +1,4 @@
-"""What attention over indexed rows counts, by hand."""
+"""Work of attention over indexed rows, compared with counts made by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SR, R = SINK + RECENT, SINK + RECENT + K
 
 
 def counted(step: Any, shapes: dict[str, tuple[int, ...]], valid: int | None = None) -> Work:
-    """Measures one step; parameters `i..` are i64, `m..` i1, others bf16."""
+    """Return the work of one step; parameters `i..` are i64, `m..` i1, others bf16."""
     kinds: dict[str, Any] = {"i": "i64", "m": "i1"}
     params = tuple(Param(name, shape, kinds.get(name[0], "bf16"), "update") for name, shape in shapes.items())
     return measure(Body("b", params, ("topk",), (), (), (step,)), {"topk": K}, valid)

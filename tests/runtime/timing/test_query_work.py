@@ -1,4 +1,4 @@
-"""What a step whose query chooses its rows counts, by hand."""
+"""Work of a step whose query selects its rows, compared with counts made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay: random pipelines skip exactly what a full replay finds; carried values, prologues and epilogues."""
+"""The replay: skipped periods of random pipelines give the times of a full replay; carries, prologues, epilogues."""
 
 from __future__ import annotations
 

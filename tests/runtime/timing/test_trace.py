@@ -19,7 +19,7 @@ from tests.trace_rules import checked_events
 
 
 def recorded(sockets: int = 1) -> Timing:
-    """Three launches of five iterations of four tiles."""
+    """A trace of three launches of five iterations of four tiles."""
     kernels, bodies = streamed(4, 100, iterations=5)
     launch = Launch("k", (view_of("w", (20, TILE)), view_of("y", (1,))))
     target = MACHINE.with_sockets(sockets)

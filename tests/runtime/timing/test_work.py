@@ -1,4 +1,4 @@
-"""What one firing of each kind of step counts, by hand."""
+"""Work of one firing of each kind of step, compared with counts made by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
 def counted(
     step: Any, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int] | None = None, **keywords: Any
 ) -> Work:
-    """Measures one step; parameters `i..` are i64, `m..` i1, `e..` i8, others bf16."""
+    """Return the work of one step; parameters `i..` are i64, `m..` i1, `e..` i8, others bf16."""
     kinds: dict[str, Any] = {"i": "i64", "m": "i1", "e": "i8"}
     params = tuple(Param(name, shape, kinds.get(name[0], "bf16"), "update") for name, shape in shapes.items())
     body = Body("b", params, tuple(scalars or {}), (), (), (step,))
@@ -74,7 +74,7 @@ def test_a_product_counts_two_operations_per_point() -> None:
 
 
 def test_of_an_indirect_axis_as_many_places_count_as_there_are_indices() -> None:
-    """Three groups read three of eight slices at most, and of two slices both."""
+    """Three groups read at most three of eight slices, and both of two slices."""
     x, w, y = ((1, 0, 0, 0), (0, 0, 1, 0)), ((0, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)), ((1, 0, 0, 0), (0, 1, 0, 0))
     b = Access("b", w, Indirect(0, Access("i", ((1, 0, 0, 0),))))
     step = Product((3, 7, 5), (2,), Access("a", x), b, Access("c", y))

@@ -380,9 +380,9 @@ class _Lowering:
                 steps.append(_MemberStep(member, nest, None, positions.dimension(member.nest)))
                 continue
             rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
-            apart = positions.product(member.nest, rows)
-            whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
-            key, live = matmul.packed_rows(self.regions.dtypes), apart if whole else None
+            rows_per_position = positions.product(member.nest, rows)
+            whole = bool(rows_per_position) and (matmul.sorts_rows or not matmul.shape.groups)
+            key, live = matmul.packed_rows(self.regions.dtypes), rows_per_position if whole else None
             nbytes = matmul.private_bytes(self.regions.dtypes)
             steps.append(_MemberStep(member, nest, matmul, live, nbytes, None if key is None else (*key, live)))
         return steps

@@ -295,8 +295,8 @@ class Elementwise:
         dim, divisor, extent = self.nest.original[dimension]
         if extent == 1:
             return f.constant(0)
-        alone = divisor == 1 and extent == self.nest.dims[dim]
-        if dim == self.lane and alone:
+        unmerged = divisor == 1 and extent == self.nest.dims[dim]
+        if dim == self.lane and unmerged:
             return Ramp(index[dim])
         here: Value = expand(f, Ramp(index[dim])) if dim == self.lane else index[dim]
         if divisor != 1:

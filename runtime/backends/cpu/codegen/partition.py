@@ -67,13 +67,13 @@ def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[StepGroup]:
     for number, nest in nests:
         item = (number, (nest, merged(nest)))
         wider = _best([*pending, item])
-        alone = wider if not pending else _best([item])
-        if best is None or wider.units >= min(ENOUGH, best.units, alone.units):
+        own_group = wider if not pending else _best([item])
+        if best is None or wider.units >= min(ENOUGH, best.units, own_group.units):
             pending.append(item)
             best = wider
         else:
             groups.append(best)
-            pending, best = [item], alone
+            pending, best = [item], own_group
     if best is not None:
         groups.append(best)
     return [replace(g, members={n: _simplified(m) for n, m in g.members.items()}) for g in groups]

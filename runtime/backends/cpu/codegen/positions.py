@@ -27,10 +27,10 @@ class Positions:
             return 0
         (dim,), extent = rows, nest.dims[rows[0]]
         outermost = (divisor for d, divisor, size in nest.original if d == dim and size == self.count)
-        apart = next((divisor for divisor in (1, *outermost) if divisor * self.count == extent), 0)
-        if apart:
-            self._mark(nest.output, dim, apart)
-        return apart
+        rows_per_position = next((divisor for divisor in (1, *outermost) if divisor * self.count == extent), 0)
+        if rows_per_position:
+            self._mark(nest.output, dim, rows_per_position)
+        return rows_per_position
 
     def dimension(self, nest: Nest) -> int | None:
         """Return the dimension of a non-product nest that runs over positions; None if there is none."""

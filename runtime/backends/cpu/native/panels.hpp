@@ -28,9 +28,9 @@ struct PanelTables {
     std::vector<CodeRun> codes;
     std::vector<HeadPiece> heads;
     std::vector<BitPlane> planes;
-    std::size_t block;  // bytes of codes of a block
-    bool flipped;       // 128 is added to codes
-    std::size_t unit;   // lines are [4 / unit][16][unit]
+    std::size_t block;  // bytes of the codes of a block
+    bool flipped;       // true if 128 is added to the codes
+    std::size_t unit;   // a line is [4 / unit][16][unit]
 };
 
 void pack_panels(const PanelTables& tables, const std::vector<const std::uint8_t*>& parts, std::size_t rows,

@@ -132,7 +132,7 @@ inline float fold(const Floats (&lanes)[kLanes], Join join) {
     return join(join(x[0], x[2]), join(x[1], x[3]));
 }
 
-constexpr std::size_t kTogether = 4;  // vectors that are processed together, to hide the latency of each
+constexpr std::size_t kTogether = 4;  // number of vectors processed together, to hide the latency of each
 
 // Returns 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
 inline void to_powers_of_two(Floats (&x)[kTogether]) {

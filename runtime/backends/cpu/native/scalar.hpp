@@ -40,7 +40,7 @@ struct Division {
         if (b == 0) {
             division_by_zero();
         }
-        if (b == -1) {  // the machine's instruction traps on the smallest number
+        if (b == -1) {  // the machine's instruction traps if a is the smallest number
             quotient = subtract(0, a);
             remainder = 0;
         } else {

@@ -133,10 +133,10 @@ class _PipelinePlan:
                 for port, param in zip(stage.ports, stage.body.params, strict=True)
                 if param.access != "read"
             ]
-            alone = all(isinstance(p, BufferPort) and writers[p.buffer] == 1 and not p.lag for p, _ in outputs)
+            single_writer = all(isinstance(p, BufferPort) and writers[p.buffer] == 1 and not p.lag for p, _ in outputs)
             small = sum(prod(param.shape) for _, param in outputs) * stage.stage.trips <= REPLICATED_ELEMENTS
             affine = all(step.kind in ("vector", "reduction") for step in stage.body.steps)
-            if outputs and alone and small and affine:
+            if outputs and single_writer and small and affine:
                 replicated.append(stage)
         return replicated
 
@@ -282,10 +282,10 @@ class _PipelinePlan:
             if routine.meets:
                 items += self.track.meet(part * stage.stage.trips)
             items += self.track.touch(*(_seen(spans) for spans in (reads, writes)))
-            alone = routine.units * stage.stage.trips == 1
+            single_unit = routine.units * stage.stage.trips == 1
             run = plans.PlanRun(
                 function=draft.function(routine.function),
-                mode="replicated" if private else "serial" if alone else "split",
+                mode="replicated" if private else "serial" if single_unit else "split",
                 units=routine.units,
                 grid=tuple(trips),
                 arguments=arguments,

@@ -123,10 +123,10 @@ class _Resolver:
         names = {name for name, _ in load.ports[0].view.terms}
         once = load.when == "first" and not names & self.changing
         whole_iteration = once or (load.when == reader.when and port.per == reader.trips)
-        alone = load.trips == 1 and not names & firings(load).keys()
-        together = load.grid == reader.grid and port.per == 1 and load.when == reader.when
+        single_firing = load.trips == 1 and not names & firings(load).keys()
+        same_firings = load.grid == reader.grid and port.per == 1 and load.when == reader.when
         view = compose(port.view, buffer.shape, load.ports[0].view, firings(reader))
-        if view is None or not (together or (alone and whole_iteration)):
+        if view is None or not (same_firings or (single_firing and whole_iteration)):
             return False
         windowed = any(window.view.tensor == param.name for window in body.windows)
         return not windowed or is_dense(view.shape, view.strides)

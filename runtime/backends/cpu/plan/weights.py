@@ -70,11 +70,11 @@ class Use:
 
 @dataclass(frozen=True)
 class InPanels:
-    """Layout for a product, which reads the rows of panels. If an index selects the slice, slices begin `apart`
-    elements from each other; otherwise `apart` is 0."""
+    """Layout for a product, which reads the rows of panels. `slice_stride` is the number of elements from one
+    slice to the next if an index selects the slice, otherwise 0."""
 
     panels: Panels | QuantizedPanels
-    apart: int = 0
+    slice_stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
     if len(dequantized) != 1 or _readers(use, regions) != 1:
         return AsItLies()
     ((local, codes),) = dequantized.items()
-    apart = 0
+    slice_stride = 0
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
@@ -186,10 +186,10 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
                 return AsItLies()
             if nest.inputs[1].region == local and nest.indirect is not None:
                 first = codes.format.parts[0].name
-                apart = codes.format.stored(first, nest.indirect.stride)[-1]
+                slice_stride = codes.format.stored(first, nest.indirect.stride)[-1]
     if not QuantizedPanels.fits(codes.format) and codes.format.group != codes.k:
         return AsItLies()
-    return InPanels(QuantizedPanels(codes.rows, codes.k, codes.format), apart)
+    return InPanels(QuantizedPanels(codes.rows, codes.k, codes.format), slice_stride)
 
 
 def _is_table(step: LookUp, use: Use, regions: Regions) -> bool:
@@ -222,10 +222,10 @@ def _layout_of_rows(use: Use, regions: Regions, dtype: str) -> WeightLayout:
                 panels = panels_for(nest, dtype)
                 if panels is None or (isinstance(layout, InPanels) and layout.panels != panels):
                     return AsItLies()
-                apart = nest.indirect.stride if nest.indirect is not None else 0
-                if isinstance(layout, InPanels) and layout.apart != apart:
+                slice_stride = nest.indirect.stride if nest.indirect is not None else 0
+                if isinstance(layout, InPanels) and layout.slice_stride != slice_stride:
                     return AsItLies()
-                layout = InPanels(panels, apart)
+                layout = InPanels(panels, slice_stride)
         elif isinstance(step, Vector | Reduction):
             nest = nest_of(step, regions)
             if any(a.region == use.param for a in nest.inputs):
@@ -244,7 +244,7 @@ def _serves(packing: PanelPacking, use: Use, layout: InPanels | RowByRow, tensor
         plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
         return plain and prod(tensor.shape) == packing.slice_elements and not use.offset and not use.coefficients
     part = layout.panels
-    if replace(part, n=whole.n) != whole or layout.apart % packing.slice_elements:
+    if replace(part, n=whole.n) != whole or layout.slice_stride % packing.slice_elements:
         return False
     rows = packing.row_elements * LANES
     whole_slice = part.n == whole.n

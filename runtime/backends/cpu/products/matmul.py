@@ -219,13 +219,13 @@ class Matmul:
         dtypes = {name: place.dtype for name, place in places.items()}
         a, out = (places[access.region].at(f, f.constant(0)) for access in (self.nest.inputs[0], self.nest.output))
         lower, upper = _bounds(self.nest, self.shape.columns[-1], split)
-        apart = axis.stride // (self.panels.n * self.panels.k) * self.panels.packed_bytes
+        slice_bytes = axis.stride // (self.panels.n * self.panels.k) * self.panels.packed_bytes
         products = self._listed(dtypes, a, out)
         sizes = [product.blocks.tile.rows for product in products]
         with f.loop(0, axis.size) as number:
             first = f.load(rows.starts + number.index * 8, I64)
             count = f.load(rows.starts + (number.index + 1) * 8, I64) - first
-            weights = places[b.region].pointer + number.index * apart
+            weights = places[b.region].pointer + number.index * slice_bytes
             listed = Listed(count, rows.a + first * 8, rows.out + first * 8)
             for product, size, more in zip(products, sizes, [*sizes[1:], 0], strict=True):
                 suits = count >= size

@@ -296,8 +296,8 @@ def _multiply(module: Module, product: PackedProduct, places: RowPlaces, direct:
     name = f"{product.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{how}"
     if module.has(name):
         return module.get(name)
-    alone = replace(tile, panels=1)
-    makers = {part: product.make(module, part, dtype) for part in (tile, alone)}
+    one_panel = replace(tile, panels=1)
+    makers = {part: product.make(module, part, dtype) for part in (tile, one_panel)}
     params = [("packed", PTR), ("block_bytes", I64), ("first", I64), ("last", I64), ("m", I64)]
     params += [("weights", PTR), ("panel_bytes", I64), ("units", I64)]
     params += [("out", PTR), *places.params, ("column", I64)]
@@ -305,7 +305,11 @@ def _multiply(module: Module, product: PackedProduct, places: RowPlaces, direct:
     columns = f["end"] - f["begin"]
     groups = f["begin"] + columns // (tile.panels * LANES) * (tile.panels * LANES)
     panels = f["begin"] + columns // LANES * LANES
-    parts = [(f["begin"], groups, tile, direct), (groups, panels, alone, direct), (panels, f["end"], alone, False)]
+    parts = [
+        (f["begin"], groups, tile, direct),
+        (groups, panels, one_panel, direct),
+        (panels, f["end"], one_panel, False),
+    ]
     for lower, upper, part, in_place in parts:
         step = part.panels * LANES
         with f.loop(lower, upper, step) as column, f.loop(f["first"], f["last"]) as block:

@@ -77,7 +77,7 @@ class _Emulated(Function):
             self.store(total, at)
 
     def dot_tiles(self, sums: int, left: int, right: int) -> None:
-        """f32 sums of pairs of bf16, all even ones of a row and all odd ones by themselves."""
+        """f32 sums of products of bf16 pairs: the even elements of a row and the odd ones are summed separately."""
         rows, width = self._shapes[left]
         with self.loop(0, rows) as row:
             at = self._tile(sums) + row.index * TILE_ROW

@@ -31,11 +31,11 @@ _FUNCTION = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )  # fmt: skip
 _GARBAGE = 0xFF
-"""What scratch holds before anything is written to it: NaN, -1."""
+"""Byte of uninitialised scratch memory: it reads as NaN or -1."""
 
 
 def at_once(units: int) -> list[tuple[int, int]]:
-    """All units in one call."""
+    """Return the division of units in which one call has all of them."""
     return [(0, units)]
 
 
@@ -128,7 +128,7 @@ def reference(
     writes: Mapping[str, torch.Tensor],
     scalars: Mapping[str, int] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """What the reference interpreter makes of `writes`."""
+    """Return the contents of `writes` after the reference interpreter has run."""
     return run_kernel(one_stage(body), (body,), inputs, writes, scalars, native=False)
 
 

@@ -1,4 +1,5 @@
-"""Compiles lowered steps alone and runs them on tensors, with units shared out as a test asks."""
+"""A harness that compiles single lowered steps and runs them on tensors, with a division of units chosen by the
+test."""
 
 from __future__ import annotations
 

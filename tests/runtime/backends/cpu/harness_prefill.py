@@ -102,7 +102,7 @@ def _extent(meta: Meta) -> int:
 def check_pieces(
     compiled: CompiledStages, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """What the step leaves in `writes`, after checking that bits do not depend on how units are shared out."""
+    """Return the contents of `writes` after the step. Checks that bits do not depend on the split of units."""
     results: list[dict[str, torch.Tensor]] = []
     for pieces in (1, 3):
         memory = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}
@@ -122,7 +122,7 @@ def run_step(
     features: Features,
     writes: Sequence[str],
 ) -> dict[str, torch.Tensor]:
-    """Compiles a step and checks and runs it as `check_pieces`."""
+    """Compile a step, and check and run it like `check_pieces`."""
     return check_pieces(CompiledStages(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
 
 
@@ -134,7 +134,7 @@ def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def strided(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The same tensor with its axes lying in memory in this order, the last one innermost."""
+    """Return the same tensor with this order of axes in memory, the last one innermost."""
     inverse = [order.index(axis) for axis in range(len(order))]
     return tensor.permute(order).contiguous().permute(inverse)
 

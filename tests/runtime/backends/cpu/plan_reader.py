@@ -41,10 +41,10 @@ def malformed(reason: str) -> SsccError:
 
 
 def decode_plan(data: bytes) -> NativePlan:
-    """The plan of a file form.
+    """Return the plan in a file.
 
     Raises:
-        InputError: truncated, longer than a plan, or not a plan. Whether numbers make sense is up to the core.
+        InputError: the file is truncated, too long, or not a plan. The core checks the values.
     """
     return _Reader(data).plan()
 

@@ -27,7 +27,7 @@ def strided(operand: Operand, fill: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """f32 values as they are stored; bf16 ones must be exact."""
+    """Return f32 values in the stored dtype; bf16 must represent them exactly."""
     return values.copy() if dtype == "f32" else (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -36,6 +36,6 @@ def loaded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    """Normal numbers that bf16 holds exactly."""
+    """Return normally distributed numbers that bf16 represents exactly."""
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)

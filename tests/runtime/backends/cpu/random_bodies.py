@@ -1,4 +1,4 @@
-"""Random bodies of affine steps, for properties that must hold of all of them."""
+"""Random bodies of affine steps, for tests of general properties."""
 
 from __future__ import annotations
 

@@ -21,5 +21,5 @@ class ScalarWords:
 
     @property
     def reported(self) -> bool:
-        """Whether a function has found an index outside of what it indexes."""
+        """Return True if a function has found an index out of range."""
         return self._words[0] != 0

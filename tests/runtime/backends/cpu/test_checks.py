@@ -220,7 +220,7 @@ def outcomes(item: CorpusProgram) -> Iterator[RunResult]:
     code = make_code(item.program, optimise=0, checked=True)
     for threads in (1, 2):
         native = run_native(item.program, situation, code, threads)
-        # What a choice of rows hangs on may be closer than rounding: then there is nothing to compare.
+        # If the scores that decide a selection differ by less than rounding, results cannot be compared.
         assert judge(reference, native, item.program, situation) in ("agrees", "ill-conditioned")
         yield native
 

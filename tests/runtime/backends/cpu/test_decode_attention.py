@@ -1,4 +1,4 @@
-"""Native attention of a decode step against the reference interpreter's."""
+"""Native attention of a decode step, compared with the reference interpreter's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CACHED = CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "ou
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 TORCH = 4.0
-"""How many of these the reference's own result may be away: in which order torch adds up, the CPU decides."""
+"""Error allowed for the reference itself, in tolerances: torch's order of summation depends on the CPU."""
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
@@ -103,14 +103,14 @@ def copied(tensors: Tensors) -> Tensors:
 
 
 def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
-    """What the reference makes of copies, in f64."""
+    """Return copies of the tensors after the reference has run the step in f64."""
     t = copied(tensors)
     run_reference(t, step, torch.float64)
     return t
 
 
 def run_reference(t: Tensors, step: DecodeAttention, wide: torch.dtype) -> None:
-    """Run the reference's step on operands that are named as in the step."""
+    """Run the reference's step on operands with the names of the step."""
     operands = {name: t.get(region) for name, region in vars(step).items() if isinstance(region, str)}
     segments = [{name: t[region] for name, region in vars(segment).items() if region} for segment in step.segments]
     attention.decode_attention_step(
@@ -138,7 +138,7 @@ def latent_inputs(heads: int, depth: int, width: int, dtype: torch.dtype = F32, 
 
 
 def latent_reference(tensors: Tensors) -> Tensors:
-    """What the reference makes of rows whose values are a cache of their own, in f64."""
+    """Return the reference's results in f64, with values stored in a separate cache."""
     width = tensors["out"].shape[3]
     values = {new: tensors[rows][..., :width] for new, rows in (("new_value", "new_key"), ("v_cache", "k_cache"))}
     want = decode_reference(tensors | values)
@@ -155,7 +155,7 @@ def _decode(meta: tuple[tuple[str, Meta], ...], features: Features, step: Decode
 
 
 def check(got: Tensors, want: Tensors, tolerances: float = 1.0) -> None:
-    """Equal, `out` within so many tolerances."""
+    """Check that tensors are equal, and `out` within `tolerances` tolerances."""
     for name in want:
         if name != "out":
             assert torch.equal(got[name], want[name]), name
@@ -239,7 +239,7 @@ def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize(("case", "shift"), [(0, 0), (1, 1), (4, 0), (5, 1)])
 def test_scores_may_be_capped_and_heads_have_sinks(case: int, shift: int, features: Features) -> None:
-    """Where a slot's rows are split, one part alone takes the sinks in. A slot that is not active gives zeros."""
+    """If a slot's rows are split, only one part adds the learned sinks. An inactive slot gives zeros."""
     tensors = decode_inputs(*SIZES[case], *DTYPES[(case + shift) % 4])
     plain = decode_reference(tensors)["out"]
     tensors["sinks"] = torch.linspace(-2, 9, SIZES[case][0]).to(tensors["query"].dtype)
@@ -496,7 +496,7 @@ def with_encoded_caches(tensors: Tensors) -> Tensors:
 
 
 def encoded_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
-    """What the reference makes of the numbers that rows, the new ones among them, stand for; caches as bytes."""
+    """Return the reference's results for the dequantized rows, new rows included, with caches as bytes."""
     t = copied(tensors)
     floats = dict(t)
     for new, sources in (("new_key", {step.key, step.k_cache}), ("new_value", {step.value, step.v_cache})):

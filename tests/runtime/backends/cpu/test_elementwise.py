@@ -150,7 +150,7 @@ def test_conversions() -> None:
 @pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
 @pytest.mark.parametrize("op", ["fptosi", "fptoui"])
 def test_floats_beyond_the_integers(op: str, dtype: str) -> None:
-    """What LLVM leaves undefined is the nearest integer, and 0 for NaN, on lanes and on single numbers."""
+    """Conversions that LLVM leaves undefined give the nearest integer, and 0 for NaN, in vectors and scalars."""
     bits = {"i8": 8, "i32": 32, "i64": 64}[dtype]
     edges = [2.0**n * sign * near for n in (bits - 1, bits) for sign in (1, -1) for near in (1 - 2.0**-24, 1, 1.5)]
     numbers = [*edges, math.inf, -math.inf, math.nan, 0.0, -0.9, 0.9, -1.0, 1e30, -1e30]
@@ -296,7 +296,7 @@ def test_gathers(dtype: torch.dtype) -> None:
 
 
 def test_parameters_that_are_not_dense() -> None:
-    """Read, gathered from, and written, with strides of their own."""
+    """Parameters with other strides are read, gathered from, and written."""
     inputs, writes = {"x": torch.zeros(20, 18)}, {"y": torch.zeros(20, 18), "z": torch.zeros(20, 18)}
     index = (Instr("i", "index", (0,), "index"), Instr("j", "index", (1,), "index"))
     gather = (*index, Instr("r", "load", ("x", "i", "j"), "f32"))
@@ -316,7 +316,7 @@ def test_parameters_that_are_not_dense() -> None:
 
 
 def test_indices_that_run_out_of_a_table_read_nothing_beyond_it() -> None:
-    """They are reported, and what is computed until then stays inside. NaN lies behind the table."""
+    """Such indices are reported, and accesses until then stay inside of the table. NaN lies behind it."""
     inputs = {"table": torch.zeros(4, 20)}
     writes = {"along": torch.zeros(4, 48), "rows": torch.zeros(9, 20)}
     index = (Instr("i", "index", (0,), "index"), Instr("j", "index", (1,), "index"))

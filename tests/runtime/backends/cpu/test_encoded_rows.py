@@ -27,7 +27,7 @@ SIZES = (1, 3, 15, 16, 17, 20, 64, 80, 128, 200, 288)
 
 
 def native(source: torch.Tensor, features: Features = GENERIC, row_format: RowFormat = INT8) -> torch.Tensor:
-    """What `QuantizeRows` makes of rows."""
+    """Return the rows encoded by the native code of `QuantizeRows`."""
     out = torch.full((*source.shape[:3], row_format.width(source.shape[3])), 99, dtype=torch.int8)
     return run_step(STEP, lower_step, {"source": source, "out": out}, {}, features, ["out"])["out"]
 

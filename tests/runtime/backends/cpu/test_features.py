@@ -1,4 +1,4 @@
-"""Which CPU native code is made for."""
+"""CPU features that native code is compiled for."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_an_index_outside_ends_the_run(role: str, index: int) -> None:
 
 
 def test_slices_that_a_step_before_has_made() -> None:
-    """The operand and the index may be locals, through windows too: each unit of the product waits for all of them."""
+    """Operand and index may be local tensors or windows of them; each unit of the product waits for all of them."""
     torch.manual_seed(1)
     inputs = {"x": torch.randn(3, 4, K), "v": torch.randn(E * N, K), "number": torch.tensor([2, 0, 4])}
     double = Vector((E * N, K), (Access("v", rows(2, 0, 1)),), Access("made", rows(2, 0, 1)), (), "in0")
@@ -215,7 +215,7 @@ def test_random_products(seed: int) -> None:
 
 
 def test_what_a_proof_leaves_to_the_run() -> None:
-    """Which expert is data."""
+    """The proof leaves the expert's number to the run, because it is data."""
     memory = memory_of(CASES["blocks of tokens"], torch.float32)
     facts = prove_body(program_of(grouped(3, 20), memory, "input").bodies[0], Limits())
     assert facts.data == ("body 'k', step 0 (product): axis 0 of 'w'",)
@@ -257,7 +257,7 @@ OF_W = rows(4, None, 2, 3)
     ],
 )
 def test_refusals(change: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
-    """By the validator, in words."""
+    """The validator refuses these schedules."""
     memory = memory_of(CASES["blocks of tokens"], torch.float32)
     program = program_of(dataclasses.replace(grouped(3, 20), **change), memory, "input")
     with raises(kind, **fields):

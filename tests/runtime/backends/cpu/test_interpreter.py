@@ -21,7 +21,7 @@ SHAPE = (3, 20)
 
 
 def counting() -> Program:
-    """y = x + state; state = state + w. `count` gives its scalar back; `clear` has no inputs."""
+    """Return a program: y = x + state; state = state + w. `count` returns its scalar; `clear` has no inputs."""
     body = sum_body("sum", SHAPE)
     tensors, end = lay_out(
         ("x", SHAPE, "f32", "input"),

@@ -22,7 +22,7 @@ TILES = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"})
 """Tile registers, emulated where the CPU lacks them."""
 NEEDS_PAIRS = pytest.mark.skipif(not HOST.bf16_dot, reason="this CPU has no products of pairs of bf16")
 STEP = LatentChunkAttention("query", "new", "rows", "k_up", "v_up", "out", "start", "n", 0.3, 0, "sums")
-# Heads, chunk, numbers that keys and values are made of, made columns of keys, where they begin, others, columns of V.
+# Heads, chunk, latent width, expanded columns of keys, their first column, other columns of keys, columns of values.
 SIZES = {
     "tiny": (3, 7, 16, 8, 0, 4, 6),
     "parts": (2, 70, 48, 50, 3, 10, 20),

@@ -43,7 +43,7 @@ def copy(dims: tuple[int, ...], source: Access, target: Access) -> Vector:
 
 
 def elements(nest: Nest) -> set[tuple[int, ...]]:
-    """What the accesses of a nest touch, together, point by point."""
+    """Return the elements that all accesses of a nest touch, for each point."""
     return {
         tuple(a.constant + sum(c * i for c, i in zip(a.coefficients, index, strict=True)) for a in nest.accesses)
         for index in itertools.product(*map(range, nest.dims))

@@ -138,7 +138,7 @@ HEADS, WIDTH = 4, 32
 
 
 def test_heads_run_with_their_rotary_embedding() -> None:
-    """A product to [rows, heads * width], halves of heads turned, written as [heads, rows, width]."""
+    """A product gives [rows, heads * width]; halves of heads are rotated and written as [heads, rows, width]."""
     inputs = {"x": torch.randn(M, K), "w": torch.randn(HEADS * WIDTH, K), "cos": torch.randn(M, WIDTH)}
     writes = {"y": torch.zeros(HEADS, M, WIDTH)}
     half = (M, HEADS, WIDTH // 2)
@@ -209,7 +209,7 @@ def test_independent_steps_with_as_many_units_run_together() -> None:
 
 
 def test_a_value_that_every_unit_reads_is_not_written_in_the_group() -> None:
-    """A gather from what the step before wrote may read any of it."""
+    """A gather may read any element that the step before has written."""
     inputs, writes = {"x": torch.randn(40, 16), "rows": torch.randint(0, 40, (40,))}, {"y": torch.zeros(40, 16)}
     gather = (Instr("j", "index", (1,), "index"), Instr("r", "load", ("h", "in0", "j"), "f32"))
     steps = (
@@ -222,7 +222,7 @@ def test_a_value_that_every_unit_reads_is_not_written_in_the_group() -> None:
 
 
 def test_a_step_that_reads_what_it_overwrites_elsewhere() -> None:
-    """A transposition in place, and a running difference."""
+    """Examples are a transposition in place and a running difference."""
     writes = {"x": torch.randn(20, 20), "d": torch.randn(33)}
     steps = (
         Vector((20, 20), (access("x", (0, 1, 0), (1, 0, 0)),), Access("x", identity(2)), (), "in0"),
@@ -258,7 +258,7 @@ def test_splits_of_a_group() -> None:
 
 
 def points(member: Member, unit: int) -> Iterator[tuple[int, ...]]:
-    """The indices that a member runs through in a unit."""
+    """Return the indices of a member that a unit computes."""
     ranges = [range(extent) for extent in member.nest.dims]
     if member.dim >= 0:
         first = unit * member.granule

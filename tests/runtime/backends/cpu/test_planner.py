@@ -104,7 +104,7 @@ def program_of(
 
 
 def events(plan: NativePlan, items: Sequence[Item] | None = None) -> list[Any]:
-    """What an entry does: names of stages, "|" for a barrier, lists for loops and branches."""
+    """Return the actions of an entry: names of stages, "|" for a barrier, lists for loops and branches."""
     sequence: list[Any] = []
     for item in plan.entries[0].body if items is None else items:
         match item:
@@ -236,7 +236,7 @@ def test_a_small_stage_still_waits_for_memory_that_others_write() -> None:
 
 
 def test_a_buffer_with_two_writers_is_shared() -> None:
-    """No thread has all of what a prologue and the iterations write."""
+    """No thread has all elements that a prologue and the iterations write."""
     plan = plan_of(carried(3, SMALL))
     assert set(modes(plan)) == {"enter", "step", "leave"}
     assert "replicated" not in modes(plan).values()
@@ -294,7 +294,7 @@ def test_values_carried_on(iterations: int) -> None:
 
 
 def test_a_loop_of_unknown_length() -> None:
-    """Also of none."""
+    """The loop may have no iterations."""
     body = sums(LARGE)
     step = stage("step", body, memory("y", LARGE), memory("x", LARGE), memory("y", LARGE))
     program = program_of([body], [], step, upper="n")
@@ -304,7 +304,7 @@ def test_a_loop_of_unknown_length() -> None:
 
 
 def test_branches_and_loops_around_launches() -> None:
-    """What a branch leaves behind has to be waited for, whether it was taken or not."""
+    """A barrier after a branch is needed whether or not the branch is taken."""
     body = adds(LARGE)
     tensors, end = lay_out(*((name, LARGE, "f32", "state") for name in "xy"))
     there, back = (Launch(body.name, (whole(tensors[a]), whole(tensors[b]))) for a, b in ((0, 1), (1, 0)))
@@ -411,7 +411,7 @@ def test_slots_that_serve_some_iterations() -> None:
 
 
 def test_an_epilogue_reads_what_is_still_there() -> None:
-    """Where the length of the loop is unknown, so is what is still there."""
+    """If the length of the loop is unknown, the slots that still hold their data are unknown, too."""
     program = carried(4, SMALL)
     late = change(program, Stage, "leave", lambda s: dataclasses.replace(s, ports=(slot("h", SMALL, 1, 1), s.ports[1])))
     refuse(late, NativeSlotErrors.OVERWRITTEN, stage="leave", pipeline="k.p")

@@ -1,4 +1,4 @@
-"""Padding of a prompt's last chunk is left out, and nothing of it reaches what the prompt leaves behind."""
+"""Padding of a prompt's last chunk is not computed, and has no effect on the rows and states of the prompt."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_nothing_of_the_padding_reaches_the_results(case: str, opt_level: int, c
 
 
 def test_padding_is_not_appended(compiled: Compiler) -> None:
-    """What a prompt of 9 tokens in chunks of 7 leaves of the poison."""
+    """A prompt of 9 tokens in chunks of 7 leaves the poison in all rows behind it."""
     session = native_session(CASES["llama3-rope"].compiled(compiled, 2).artifact)
     poison(session)
     session.prefill(0, random_tokens(9))

@@ -39,7 +39,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sums")
 CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
 WHOLE = 1 << 20
-"""The length of a prompt that goes on behind the chunk."""
+"""Length of a prompt that continues after the chunk."""
 SCRATCHES = {"k_scratch": 8, "v_scratch": 6}
 """Numbers of their rows."""
 
@@ -50,7 +50,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
-    """Operands of a geometry that the seed chooses; outer axes lie in another order than they are named."""
+    """Return the operands of a random geometry, with outer axes in another order in memory than in the shape."""
     choose = random.Random(seed)
     group, kv_heads, chunk = choose.randint(1, 7), choose.randint(1, 3), choose.randint(1, 160)
     depth, width = choose.choice([(8, 8), (64, 64), (7, 5), (40, 72), (128, 128), (30, 17)])

@@ -304,7 +304,7 @@ def test_weights_are_asked_for_ahead_of_time(extensions: tuple[str, ...], m: int
 @pytest.mark.skipif(not FEATURES["host"].int8_dot, reason="no x86 CPU with AVX512_VNNI")
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "int8:512", "mxfp4"])
 def test_many_rows_take_tile_registers(name: str) -> None:
-    """LLVM makes code of the instructions themselves, for a CPU that has them."""
+    """LLVM generates the tile instructions themselves for a CPU that has them."""
     features = Features("sapphirerapids", FEATURES["host"].extensions | TILES)
     panels = QuantizedPanels(16, 512, format_named(name))
     for m, registers in ((8, 0), (16, 4), (31, 4), (32, 6), (40, 6)):

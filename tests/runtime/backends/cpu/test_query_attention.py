@@ -177,7 +177,7 @@ def test_scores_are_the_references_to_the_bit(
 def test_keys_are_scored_by_their_exact_products(
     heads: int, kv_heads: int, dim: int, dtype: torch.dtype, features: Features
 ) -> None:
-    """Whatever is scored beside them, and by whichever thread: a key's sum has one order."""
+    """The sum of a key's score has a fixed order, whatever other keys are scored with it, and by whichever thread."""
     case, step = scores_case(heads, kv_heads, dim, 16, dtype), of_bits(SCORES, 16)
     got = run_step(step, query_attention.lower_quantized_key_scores, case, {}, features, ["scores"])["scores"]
     torch.testing.assert_close(got, reference_scores(case, step), rtol=1e-5, atol=1e-4)
@@ -293,7 +293,7 @@ def with_residents(case: Tensors) -> Tensors:
 
 
 def fetch_rows(case: Tensors, step: FetchRows | QueryAttention, slot: int, ring: Tensor, scores: Tensor) -> None:
-    """What the reference makes of a slot's resident set, in f64, in place."""
+    """Update a slot's resident set in place as the reference does, in f64."""
     mass = query.masses(case["query"][slot], ring, scores, scoring_of(step, case.get("sinks")), torch.float64)
     query.update_residents(mass, SINK, step.fetch, [case[name][slot] for name in (*RESIDENTS, "k_store", "v_store")])
 
@@ -337,7 +337,7 @@ WRITES = ["k_cache", "v_cache", "k_store", "v_store", "codes", "scales", "out"]
 
 
 def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
-    """What the step leaves behind where these rows are chosen, attention in f64."""
+    """Return the tensors after the step with these selected rows, with attention in f64."""
     t = {name: like(tensor) for name, tensor in case.items()}
     for name, rows in (("k_store", "new_key"), ("v_store", "new_value")):
         for slot in t["active"].nonzero()[:, 0].tolist():
@@ -455,8 +455,8 @@ def test_the_fused_step_attends_to_resident_rows(
 def test_the_fused_step_caps_scores_and_counts_learned_sinks(
     heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, resident: bool
 ) -> None:
-    """Of scores by quantized keys, of those of the ring, and of attention; as many sinks as heads, of all sizes. They
-    change what is chosen where heads vote together: the order of a head's own rows they leave alone."""
+    """Caps apply to scores by quantized keys, to those of the ring, and to attention; each head has a learned sink,
+    from small to large. Sinks change the selection if heads vote together, but not the order of one head's rows."""
     case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
     step = replace(of_bits(FUSED, bits), softcap=1.5, sink_logits="sinks")
     if resident:

@@ -80,7 +80,7 @@ def test_a_step_is_the_references(kind: str, features: Features) -> None:
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chunk_is_the_references(kind: str, features: Features) -> None:
-    """The first chunk, which begins with zeros; one behind it; and a last one that is partly padding."""
+    """Compared are the first chunk, which begins with zeros, the second one, and a last one with padding."""
     tensors = operands(kind, 1, CHUNK)
     step = step_of(RecurrentChunk, tensors)
     compiled = CompiledStages(step, lower_recurrent_chunk, tensors, ["start", "n"], features)

@@ -32,14 +32,14 @@ MACHINE = load_target("rdu")
 BASES = (bases.streamed_product, bases.looped_layers, bases.chunked_prefill, bases.chained_launches)
 CALLS = {"length": 9, "slot": 1}
 EXECUTED = 4
-"""How many changed schedules of each base are executed; compiling one takes half a second."""
+"""Number of changed schedules of each base that are executed; compiling one takes half a second."""
 HUGE = 1 << 40
 """A number too large for memory, or for a loop that a test waits for: such a schedule is planned, not executed."""
 Path = tuple[Any, ...]
 
 
 def plan_or_refuse(program: Program) -> str:
-    """What becomes of a schedule: "invalid", "planned", or "refused". A plan that is made can be stored."""
+    """Return the outcome of a schedule: "invalid", "planned" or "refused". Checks that a plan can be stored."""
     if not _is_valid(program):
         return "invalid"
     start = time.process_time()
@@ -135,7 +135,7 @@ def _change(data: Any, draw: random.Random) -> None:
 
 
 def _paths(node: Any, path: Path = ()) -> Iterator[Path]:
-    """The path of every number, name and list."""
+    """Yield the path of every number, name and list."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _paths(value, (*path, key))

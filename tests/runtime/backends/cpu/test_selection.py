@@ -29,7 +29,7 @@ NAN, INF = float("nan"), float("inf")
 def scores_reference(
     tensors: Tensors, length: int, recent: int, known: bool, softcap: float | None = None
 ) -> torch.Tensor:
-    """Scores [Hkv, length], in double precision."""
+    """Return the scores [Hkv, length] in double precision."""
     observed, key = tensors["observed"].double(), tensors["key"].double()
     numbers = selection.PromptScores(
         observed, key, length=length, scale=0.5, recent=recent, wide=torch.float64, softcap=softcap

@@ -1,4 +1,4 @@
-"""Loads that are left out, loads that are not, and windows of windows."""
+"""Loads that the plan omits, loads that it keeps, and windows of windows."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_windows_need_memory_that_is_dense() -> None:
 
 
 def offsets(view: View, scalars: dict[str, int]) -> np.ndarray:
-    """The elements of a view's region, by the view's indices."""
+    """Return the elements of a view's region, by the view's indices."""
     offsets = np.full(view.shape, view.offset + sum(scalars[name] * c for name, c in view.terms))
     for axis, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         shape = [extent if a == axis else 1 for a in range(len(view.shape))]

@@ -1,4 +1,4 @@
-"""Which weights are packed and how; and that programs compute the same with them."""
+"""Packed weights and their layouts; programs compute the same with them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ROWS = identity(3)
 
 @dataclasses.dataclass(frozen=True)
 class WeightUse:
-    """A kernel that reads the weight `w` through a view, and what else it takes and writes."""
+    """A kernel that reads the weight `w` through a view, with its other inputs and its outputs."""
 
     kernel: Kernel
     bodies: tuple[Body, ...]
@@ -134,7 +134,7 @@ def program_of(shape: tuple[int, ...], *uses: WeightUse, dtype: str = "f32") -> 
 
 
 def packing_of(program: Program) -> PanelPacking | None:
-    """How `w` is packed. The program computes what it does on the reference interpreter."""
+    """Return the packing of `w`. Checks that the program computes the same as on the reference interpreter."""
     torch.manual_seed(1)
     torch_dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
     values = {
@@ -406,7 +406,7 @@ def test_packed_weights_are_not_read_as_plain_ones() -> None:
 
 
 def test_a_backend_finds_out_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """For the artifact's files, the code and the weights in memory alike."""
+    """Once for the artifact's files, the code and the weights in memory."""
     monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "0")
     found: list[Program] = []

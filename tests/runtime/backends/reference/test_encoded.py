@@ -1,4 +1,4 @@
-"""Encoded rows: bit for bit those of sscc.ir.kv_rows, and attention over the numbers that they stand for."""
+"""Encoded rows: the same bits as sscc.ir.kv_rows, and attention over the dequantized rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def defined(rows: Tensor) -> Tensor:
 
 
 def blank(rows: Tensor) -> Tensor:
-    """Where rows of this shape may be encoded, with other bytes before."""
+    """Return memory for encoded rows of this shape, filled with other bytes."""
     return torch.full((*rows.shape[:-1], rows.shape[-1] + 4), 77, dtype=torch.int8)
 
 
@@ -129,7 +129,7 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[
 
 
 def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int) -> Tensors:
-    """The same step by QuantizeRows, UpdateRows and CachedAttention, with row and mask written out here."""
+    """Compute the same step by QuantizeRows, UpdateRows and CachedAttention, with row and mask computed here."""
     slots, _, rows, _ = caches["k_cache"].shape
     row = torch.zeros(slots, dtype=torch.int64)
     for b in range(slots):
@@ -240,7 +240,7 @@ def test_gathering_into_encoded_rows_is_gathering_and_encoding(dtype: torch.dtyp
 
 
 def refused_dtypes(step: Any, param: str, other: str, **shapes: tuple[str, tuple[int, ...]]) -> None:
-    """Run a step on parameters (dtype, shape), of which `param` must have the dtype of `other` and has not."""
+    """Check that a step is refused because `param` does not have the dtype of `other`."""
     dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
     writes = {name: torch.zeros(shape, dtype=dtypes[dtype]) for name, (dtype, shape) in shapes.items()}
     dtypes_of = {"dtype": shapes[param][0], "other_dtype": shapes[other][0]}

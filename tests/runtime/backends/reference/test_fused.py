@@ -1,4 +1,4 @@
-"""Steps that do in one what others do in several: equal to those, bit for bit."""
+"""Fused steps: equal to the sequences of steps that they replace, bit for bit."""
 
 from __future__ import annotations
 

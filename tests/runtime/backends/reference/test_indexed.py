@@ -81,7 +81,7 @@ def assembled(inputs: Tensors, caches: Tensors, sink: int) -> Tensors:
 def run_both(
     inputs: Tensors, caches: Tensors, precision: str = "f32", sink: int = SINK, recent: int = RECENT
 ) -> tuple[Tensors, Tensors]:
-    """What the step gives over indexed rows, and over the same rows in a cache."""
+    """Return the step's results over indexed rows, and over the same rows in a cache."""
     out = torch.full((*inputs["query"].shape[:3], 6), 9.0).to(inputs["query"].dtype)
     fields = {"sink": sink, "recent": recent}
     small = {name: inputs[name] for name in SMALL}

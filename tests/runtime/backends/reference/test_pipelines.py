@@ -95,7 +95,7 @@ def kernel(*items: Any, scalars: tuple[str, ...] = ()) -> Kernel:
 
 
 def run(the_kernel: Kernel, scalars: dict[str, int] | None = None, **more: Any) -> torch.Tensor:
-    """What the kernel leaves in y, which is -1 before, for x = 0, 1, 2, .."""
+    """Return y after the kernel has run with x = 0, 1, 2, ..; before, y is -1."""
     bodies = (LOAD, INC, SUM)
     writes = {"y": torch.full((N, *TILE), -1.0)}
     return run_kernel(the_kernel, bodies, {"x": X}, writes, scalars, **more)["y"]
@@ -157,7 +157,7 @@ def test_load_product_store(depth: int, precision: str, checked: bool) -> None:
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_value_carried_through_the_iterations(depth: int, checked: bool) -> None:
-    """A prologue loads, each iteration adds its x to what the last one left, an epilogue stores to y[3]."""
+    """A prologue loads a value, each iteration adds its x to it, and an epilogue stores it to y[3]."""
     stages = (
         stage("start", INC, (tile("x"), slot("c")), ("c",), when="first"),
         stage("add", SUM, (slot("c"), tile("x", ("i", 32)), slot("c", lag=1)), ("c",)),
@@ -366,7 +366,8 @@ def test_a_temporary_under_a_spilled_buffer_is_lost() -> None:
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_what_a_producer_leaves_out_of_its_slot_is_poison(checked: bool) -> None:
-    """Rows 0 and 1 of even slots are filled, rows 2 and 3 of odd ones. The rest is NaN, or if not checked stale."""
+    """Rows 0 and 1 of even slots are filled, and rows 2 and 3 of odd ones. Other rows are NaN with checks, else
+    stale."""
     half = copy_body("half", (2, 8))
     source = Port(view_of("x", (2, 8), 0, ("i", 32), ("odd", 16)))
     fill = stage("load", half, (source, slot("a", 1, 0, (2, 8), ("odd", 16))), ("a",))

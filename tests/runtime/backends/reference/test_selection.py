@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def selection(sink: int, recent: int, pool: int, mode: str, log_sum_exp: str = "log_sum_exp") -> tuple[Any, ...]:
-    """Scores, pooling and top-K. Scores take a log-sum-exp that is given, or where its name is "" compute it."""
+    """Return steps for scores, pooling and top-K. The scores read a log-sum-exp, or compute it if its name is ""."""
     return (
         ObservationScores("observed", "key", "scores", "n", 0.5, recent, log_sum_exp),
         Pool("scores", "pooled", "n", pool, mode),
@@ -57,8 +57,8 @@ def check_selection(
     length: int, obs: int, sink: int, recent: int, room: int, pool: int, mode: str, rows: int | None = None,
     topk: int | None = None,
 ) -> None:  # fmt: skip
-    """Against the definition. `rows`: of the prompt's scratch; by default a few more than the prompt has. `topk`: by
-    default `room`."""
+    """Compare a selection with the definition. `rows`: rows of the prompt's scratch, by default a few more than the
+    prompt has. `topk`: by default `room`."""
     topk = room if topk is None else topk
     given, kept = prompt(length, rows or max(length, sink) + 3, obs)
     computed = selected_of(given, length, sink, recent, room, pool, mode, topk)

@@ -21,7 +21,7 @@ def complete(slot: int, uses: Sequence[BufferUse], fired: Sequence[int]) -> bool
 
 
 def free(slot: int, mine: BufferUse, uses: Sequence[BufferUse], totals: Sequence[int], fired: Sequence[int]) -> bool:
-    """Whether every earlier slot of the place is done with, by every other use that meets it."""
+    """Return True if all other uses that meet the place have finished with its earlier slots."""
     earlier = range(slot % mine.depth, slot, mine.depth)
     for use in uses:
         if use != mine:

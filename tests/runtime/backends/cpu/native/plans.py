@@ -38,7 +38,7 @@ class RecordedCall:
 
 @dataclass
 class Recorder:
-    """A kernel that notes its calls, and does what it is told."""
+    """A kernel that records its calls, and runs `does` in each of them."""
 
     arguments: int = 0
     scalars: int = 0

@@ -38,7 +38,7 @@ X = PlanRegion("x", "arena", 64)
 
 
 def computed(op: str, *values: int) -> int:
-    """What the core makes of one scalar operation."""
+    """Return the core's result for one scalar operation."""
     count = len(values)
     of = plan(Compute(op, count, tuple(range(count))), inputs=range(count), outputs=[count])
     (result,) = core(of).run("main", list(values))
@@ -79,7 +79,7 @@ def test_a_number_is_looked_up_in_a_row_of_registers(size: int) -> None:
 
 
 def test_what_is_looked_up_may_have_changed() -> None:
-    """A table's registers are registers, and a result may be the index of the next."""
+    """A table consists of registers, which operations may change; its result may be the index of another look-up."""
     again, table = Compute("lookup", 0, (0, 3, 3)), [(3, 2), (4, 0), (5, 1)]
     of = plan(again, again, Compute("add", 4, (4, 5)), again, constants=table, inputs=[0], outputs=[0])
     assert core(of).run("main", [1]) == [scalars.evaluate(Scalar("s", "lookup", (1, 2, 1, 1)), {})]

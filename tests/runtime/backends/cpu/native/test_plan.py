@@ -1,4 +1,4 @@
-"""The plan's file form: what is written is read again, and what is damaged is named."""
+"""The plan's file format: a written plan is read back, and an error names the damaged part."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_hook_that_refers_to_its_core_keeps_nothing_alive() -> None:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    """What a process prints until it ends well."""
+    """Return the output of a process that ends without an error."""
     try:
         output, _ = process.communicate(timeout=60)
     finally:
