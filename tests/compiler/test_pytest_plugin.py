@@ -130,7 +130,7 @@ MISTAKES = [
     ("artifact = 'a'\n[[case]]\nprompt = 'a'", "case 1 has no expected answer"),
     ("artifact = 'a'\n[[case]]\nexpected = 'a'", "case 1*prompts"),
     ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\ntemperature = 1.0", "give seed"),
-    ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\nmax_tokens = 0", "max_tokens is 0"),
+    ("artifact = 'a'\n[[case]]\nprompt = 'a'\nexpected = 'b'\nmax_tokens = 0", "max_tokens must be at least 1"),
     ("artifact = ", ".toml*TOML*"),
 ]
 

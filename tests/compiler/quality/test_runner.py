@@ -34,6 +34,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.option import OptionRangeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.session.excerpt import Excerpt
 from tests.errors import raises
 
 SMALL = Selection(obs=4, pool=3, sink=2, recent=8)
@@ -132,11 +133,11 @@ class FakeSession:
     """Prefill says 1, the replayed token 2, and each step one more than it was fed."""
 
     def __init__(self, ends: tuple[int, ...] = ()) -> None:
-        self.signature = SimpleNamespace(eos_token_ids=ends)
+        self.signature = SimpleNamespace(eos_token_ids=ends, reads_twice=True)
         self.calls: list[object] = []
 
-    def prefill(self, slot: int, tokens: tuple[int, ...]) -> Array:
-        self.calls.append(("prefill", slot, tokens))
+    def prefill(self, slot: int, tokens: Excerpt) -> Array:
+        self.calls.append(("prefill", slot, tuple(tokens.tokens.tolist())))
         return says(1)
 
     def replay(self, slot: int) -> Array:
