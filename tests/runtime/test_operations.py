@@ -22,7 +22,7 @@ NO_WINDOW = Span()
 STEPS = tuple(kind for kind in schedule.STEPS if issubclass(kind, Op))
 SIZES = {"B": 1, "Q": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3}
 SIZES |= {"J": 5, "R0": 3, "T0": 7, "R1": 4, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
-SIZES |= {"G": 1, "X": 2, "O": 120, "I": 32, "E0": 34, "Hi": 2, "Hc": 1}
+SIZES |= {"G": 1, "X": 2, "O": 120, "I": 32, "E0": 34, "Hi": 2, "Hc": 1, "Slots1": 1, "Pend": 3, "Packed": 15}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
     "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0, "format": "Q8_0", "block": 1, "local": 0, "spare": 0,
 }  # fmt: skip
-INTEGERS = {"row": 7, "position": 6, "base": SETTINGS["sink"] + 2}
+INTEGERS = {"row": 7, "position": 6, "base": SETTINGS["sink"] + 2, "held": 6}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}
 """Of the positions 2 .. 6, which are candidates."""
 BY_QUERY = {"quantized_key_scores", "choose_rows", "fetch_rows", "query_attention"}
@@ -125,7 +125,9 @@ class OperationTrial:
             if name in RESIDENT:
                 return torch.tensor(RESIDENT[name]).expand(shape).clone()
             if name in self.integers:
-                return torch.full(shape, self.integers[name])
+                whole = torch.full(shape, self.integers[name])
+                # Tokens of a chunk have positions of their own: threads would race for one row.
+                return whole + torch.arange(1 - shape[1], 1) if len(shape) == 2 and name == "position" else whole
             most = SIZES[name.replace("segments[", "T").replace("].index", "")] if "[" in name else SIZES["T"]
             return torch.randint(0, most, shape, generator=generator).sort().values
         if dtype is torch.bool:
