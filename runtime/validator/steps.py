@@ -59,6 +59,8 @@ class StepProofErrors(ProofKind):
     RING_TOO_LARGE = "rows 0 .. {last} of sink {sink} and recent {recent} are used, but the cache has {rows} rows"
 
 
+_WITH_SPARE = (ops.DecodeAttention, ops.ChooseRows, ops.QueryAttention)
+"""Steps whose ring may have rows that a query does not see."""
 LARGEST_SCALE = 1024.0
 """Maximum scale of attention. Models use at most 1; larger scores lose precision in the exponential."""
 LARGEST_SOFTCAP = 1e6
@@ -121,7 +123,7 @@ def _check_tokens(step: Any, tokens: int, slots: int, where: str) -> None:
     if tokens % slots or (tokens > slots and not isinstance(step, ops.SEVERAL_TOKENS)):
         names = [record.kind for record in ops.SEVERAL_TOKENS if record.kind]
         raise StepProofErrors.TOKENS(where=where, tokens=tokens, slots=slots, steps=names)
-    if hasattr(step, "spare") and tokens // slots > step.spare + 1:
+    if isinstance(step, _WITH_SPARE) and tokens // slots > step.spare + 1:
         raise StepProofErrors.SPARE_ROWS(where=where, tokens=tokens // slots, spare=step.spare)
 
 
@@ -179,7 +181,7 @@ def _check_ring(
     sizes: Sizes,
     where: str,
 ) -> None:
-    spare = getattr(step, "spare", 0)
+    spare = step.spare if isinstance(step, _WITH_SPARE) else 0
     if spare < 0:
         raise StepProofErrors.NEGATIVE_SPARE(where=where, spare=spare)
     ring = step.sink + step.recent + spare

@@ -74,7 +74,8 @@ class RowAttention:
             scattered=any(part.index for part in parts),
             ahead=isinstance(step, DecodeAttention) and parts[-1].dense(meta) and parts[-1].count >= ADDRESSES,
         )
-        self.rows = sum(part.count for part in parts if not part.in_place) - getattr(step, "spare", 0)
+        spare = step.spare if isinstance(step, DecodeAttention) else 0
+        self.rows = sum(part.count for part in parts if not part.in_place) - spare
         self.pairs = queries * tokens * self.kv_heads
         # The number of splits does not depend on the number of tokens in a step, and so neither do the sums.
         wanted = -(-ATTENTION_UNITS // (slots * self.kv_heads))
