@@ -28,7 +28,8 @@ import sscc
 from benchmarks import models
 from benchmarks.command import parser
 from benchmarks.files import FILES, Report
-from benchmarks.ours import FASTEST, OPTIONS, SEED, compiled
+from benchmarks.ours import FASTEST, OPTIONS, SEED, compiled, interpreter_of
+from benchmarks.peers.registry import AS_STORED, INT8_ACTIVATIONS
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.serving.engine import Engine, Request
 from sscc.runtime.session.draft_model import DraftModel
@@ -43,7 +44,11 @@ PARTS = ("lookup", "draft")
 CONTEXT, BUDGET = 2048, 1024
 NEW = 256
 """Maximum number of tokens of an answer."""
-WEIGHTS = {"as stored": OPTIONS["as stored"], "bf16": ("--dtype", "bf16", "--weights", "reference,dense")}
+WEIGHTS = {
+    AS_STORED.dtype: OPTIONS[AS_STORED.dtype],
+    INT8_ACTIVATIONS.dtype: OPTIONS[INT8_ACTIVATIONS.dtype],
+    "bf16": ("--dtype", "bf16", "--weights", "reference,dense"),
+}
 CODE = """class Wallet:
     def __init__(self, owner, balance=0):
         self.owner = owner
@@ -168,7 +173,7 @@ def looked_up(name: str, file: Path, weights: str, drafted: int, batch: int, wor
     """Return the speeds of all tasks with prompt lookup."""
     shape = ("--batch", batch, "--max-context", CONTEXT, "--kv-budget", BUDGET, "--verify", drafted)
     path = compiled(file, f"{weights}-batch{batch}-verify{drafted}", (*shape, *WEIGHTS[weights]))
-    session = sscc.load(path, interpreter=FASTEST, threads=words.threads)
+    session = sscc.load(path, interpreter=interpreter_of(weights), threads=words.threads)
     template = ChatTemplate.load(path / "tokenizer")
     assert template is not None
     results = []
