@@ -93,8 +93,8 @@ def code(monkeypatch: pytest.MonkeyPatch) -> NativeCode:
     if not can_link():
         pytest.skip("there is no linker here")
     data, made = library._file(add_program()), library.make_code(add_program())
-    monkeypatch.setattr(library, "_file", lambda program, packings: data)
-    monkeypatch.setattr(library, "make_code", lambda program, packings: made)
+    monkeypatch.setattr(library, "_file", lambda *_: data)
+    monkeypatch.setattr(library, "make_code", lambda *_, **__: made)
     return made
 
 

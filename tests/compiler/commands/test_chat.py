@@ -276,7 +276,7 @@ REFUSED = {
     "interpreter": (
         ["--interpreter", "quantum"],
         ChoiceErrors.UNKNOWN,
-        {"option": "--interpreter", "value": "quantum", "choices": ["native", "reference"]},
+        {"option": "--interpreter", "value": "quantum", "choices": ["native", "native-int8", "reference"]},
     ),
     "no-answer": (
         ["--max-new-tokens", "0"],

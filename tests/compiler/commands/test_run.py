@@ -137,6 +137,7 @@ class TestGeneration:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
         assert result.stdout.splitlines()[-1] == "[]"
 
+    @pytest.mark.usefixtures("code_in_the_cache")
     @pytest.mark.parametrize(
         ("words", "reached"),
         [(["--prompt", "a", "--max-new-tokens", "2", "--temperature", "1"], "tokens/s"), (["--check"], "golden")],
@@ -145,6 +146,7 @@ class TestGeneration:
         self, artifact: Path, words: list[str], reached: str
     ) -> None:
         """Artifact, weights, tokenizer, goldens, session and sampling are numpy's."""
+        assert cli.main(["run", str(artifact), "--prompt", "a", "--max-new-tokens", "1"]) == 0
         result = subprocess.run(
             [sys.executable, "-c", WITHOUT_TORCH, "run", str(artifact), *words],
             capture_output=True,
@@ -247,7 +249,7 @@ REFUSED = {
     "interpreter": (
         ["--prompt", "a", "--interpreter", "quantum"],
         ChoiceErrors.UNKNOWN,
-        {"option": "--interpreter", "value": "quantum", "choices": ["native", "reference"]},
+        {"option": "--interpreter", "value": "quantum", "choices": ["native", "native-int8", "reference"]},
     ),
     "temperature": (["--prompt", "a", "--temperature", "-1"], OptionRangeErrors.TOO_SMALL, {"value": -1.0}),
     "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], FileErrors.CANNOT_READ, {"path": "/nowhere/prompt.txt"}),
