@@ -114,7 +114,7 @@ def _newest_source() -> float:
 
 
 def make(setup: Setup) -> tuple[Ours, str]:
-    return Ours(setup), f"{sscc.__version__} ({FASTEST} interpreter)"
+    return Ours(setup), f"{sscc.__version__} ({interpreter_of(setup.dtype)} interpreter)"
 
 
 if __name__ == "__main__":

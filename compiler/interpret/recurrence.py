@@ -44,34 +44,28 @@ def _recurrent_chunk(op: ir.Operation, b: Builder) -> Several:
 def _slot(x: Operands, slot: int) -> tuple[Tensor, ...]:
     """Return the results [n, H, Dv] of a slot's n tokens, its state [H, D, Dv], pending inputs and their position."""
     state, live = x["state"][slot], int(x["active"][slot].sum())
+    kept = [x[name][slot] for name in ("pending", "held") if name in x]
     out = torch.zeros_like(x["value"][slot])
+    if not live:
+        return (out, state, *kept)
     heads = range(state.shape[0])
-    if "pending" not in x:
-        if live:
-            outs, states = zip(*(_head(x, slot, head, live, state[head]) for head in heads), strict=True)
-            out[:live], state = torch.stack(outs, 1), torch.stack(states)
-        return out, state
-    pending, held = x["pending"][slot].clone(), x["held"][slot]
-    if live:
-        position, rows = int(x["position"][slot, 0]), pending.shape[1]
-        of_heads = [_after_pending(x, slot, head, position) for head in heads]
-        state = torch.stack(of_heads)
-        outs, states = zip(*(_head(x, slot, head, live, state[head]) for head in heads), strict=True)
-        out[:live] = torch.stack(outs, 1)
-        several = len(out) > 1
-        held = torch.full_like(held, position + (not several))
-        if several:
-            kept = [(position + token) % rows for token in range(live)]
-            pending[:, kept] = torch.stack([_inputs(x, slot, head, live) for head in heads])
-        else:
-            state = torch.stack(states)
+    if kept:
+        state = torch.stack([_after_pending(x, slot, head) for head in heads])
+    outs, states = zip(*(_head(x, slot, head, live, state[head]) for head in heads), strict=True)
+    out[:live] = torch.stack(outs, 1)
+    position = int(x["position"][slot, 0]) if kept else 0
+    if len(out) == 1:
+        return (out, torch.stack(states), *kept[:1], *(torch.full_like(held, position + 1) for held in kept[1:]))
+    pending, held = kept[0].clone(), torch.full_like(kept[1], position)
+    rows = [(position + token) % pending.shape[1] for token in range(live)]
+    pending[:, rows] = torch.stack([_inputs(x, slot, head, live) for head in heads])
     return out, state, pending, held
 
 
-def _after_pending(x: Operands, slot: int, head: int, position: int) -> Tensor:
-    """Return a head's state before the token at `position`: with the pending inputs."""
+def _after_pending(x: Operands, slot: int, head: int) -> Tensor:
+    """Return a head's state before the slot's first token: with the pending inputs."""
     state, pending = x["state"][slot, head], x["pending"][slot, head]
-    rows = [at % len(pending) for at in range(int(x["held"][slot, head]), position)]
+    rows = [at % len(pending) for at in range(int(x["held"][slot, head]), int(x["position"][slot, 0]))]
     if not rows:
         return state
     widths = [x[name].shape[3] for name in ("key", "value", "decay")]

@@ -27,7 +27,7 @@ class Positionless(Rows, ABC):
 
     def held_bytes(self) -> int:
         """See `LayerState`."""
-        return self.state_bytes
+        return self.state_bytes + self.spare_bytes()
 
     def spare_bytes(self) -> int:
         """See `LayerState`."""

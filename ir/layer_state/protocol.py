@@ -120,7 +120,7 @@ class LayerState(Protocol):
 
     @property
     def reads_twice(self) -> bool:
-        """True if a step may have the last token of a prompt once more (`Session.replay`)."""
+        """True if a step may read the last token of a prompt again (`Session.replay`)."""
 
     @property
     def accumulates(self) -> bool:

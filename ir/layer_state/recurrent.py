@@ -66,20 +66,10 @@ class Recurrent(Positionless):
         stream = self.streams[0]
         return self.layers * self.kv_heads * stream.rows * stream.width * DTYPE_BYTES[STATE_DTYPE]
 
-    def held_bytes(self) -> int:
-        """See `LayerState`."""
-        return self.state_bytes + self.spare_bytes()
-
     def spare_bytes(self) -> int:
         """See `LayerState`: inputs of tokens that are not in the state, and the number of those that are."""
-        each = [tensor for tensor in self.tensors() if tensor.name in self._of_pending]
-        elements = (prod(size or 0 for size in tensor.shape) * DTYPE_BYTES[tensor.dtype] for tensor in each)
-        return self.layers * sum(elements)
-
-    @property
-    def _of_pending(self) -> frozenset[str]:
-        """Names of the tensors that programs without steps of several tokens lack."""
-        return frozenset((HELD, *(pending.cache for pending in self.streams[1:])))
+        _, _, *pending = self.tensors()
+        return self.layers * sum(prod(size or 0 for size in t.shape) * DTYPE_BYTES[t.dtype] for t in pending)
 
     def carried(self, tensor: Tensors) -> Iterator[tuple[str, DeviceTensor]]:
         """See `LayerState`: the state after a chunk."""
@@ -88,8 +78,7 @@ class Recurrent(Positionless):
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, DeviceTensor]:
         """See `LayerState`. No inputs are pending after a prompt."""
-        pending = {stream.cache for stream in self.streams[1:]}
-        of_slots = (t for t in self.tensors() if t.extent is Extent.SLOTS and t.name not in pending)
+        of_slots = (t for t in self.tensors() if t.extent is Extent.SLOTS and not t.drafted)
         return {name: tensor(name)[:, slot] for name in map(self.name_of, of_slots)}
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:

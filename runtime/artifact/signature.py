@@ -69,7 +69,7 @@ class Signature:
 
     @property
     def reads_twice(self) -> bool:
-        """True if a step may have the last token of a prompt once more (`LayerState.reads_twice`)."""
+        """True if a step may read the last token of a prompt again (`LayerState.reads_twice`)."""
         return all(state.reads_twice for state in self._every)
 
     @cached_property

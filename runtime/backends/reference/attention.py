@@ -74,11 +74,8 @@ def decode_attention_step(
     most = key.shape[2] - sink - recent - spare
     if not 0 <= topk <= most:
         raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=most)
-    row, first = ring_row(position, base, sink, topk, recent + spare), base.clamp(sink, sink + topk)
-    end = sink + topk + recent
-    newest = position - first if window_stride is None else torch.remainder(position, window_stride)
-    number = torch.arange(key.shape[2])
-    seen = ring_seen(number, position, row, first, (newest + 1).minimum(end - first), end + spare) & active[:, None]
+    row = ring_row(position, base, sink, topk, recent + spare)
+    seen = cache_seen(position, base, active, row, key.shape[2], sink, topk, recent, spare, window_stride)
     selected = [InPlace(SegmentRows.of(segment), slice(sink, sink + segment["index"].shape[2])) for segment in segments]
     decode_attention(
         key=key, position=position, active=active, row=row, masks=[seen], selected=selected, wide=wide, **others
@@ -90,6 +87,22 @@ def ring_row(position: Tensor, base: Tensor, sink: int, topk: int, recent: int) 
     first = base.clamp(sink, sink + topk)
     ring = sink + topk + recent - first
     return torch.where(position < first, position, first + torch.remainder(position - first, ring))
+
+
+def cache_seen(
+    position: Tensor, base: Tensor, active: Tensor, row: Tensor, rows: int, sink: int, topk: int, recent: int,
+    spare: int, window_stride: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Return a mask [Q, rows] of the rows of a cache that each token sees (`sscc.ir.operations.Validity`).
+
+    Args:
+        row: [Q], row of each token (`ring_row`).
+        rows: number of rows of the cache.
+    """
+    first, end = base.clamp(sink, sink + topk), sink + topk + recent
+    newest = position - first if window_stride is None else torch.remainder(position, window_stride)
+    number = torch.arange(rows)
+    return ring_seen(number, position, row, first, (newest + 1).minimum(end - first), end + spare) & active[:, None]
 
 
 def rows_seen(written: Tensor, active: Tensor, end: int, rows: int) -> Tensor:

@@ -18,9 +18,9 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.attention import (
     SegmentRows,
+    cache_seen,
     decode_attention,
     ring_row,
-    ring_seen,
     rows_seen,
     rows_with,
 )
@@ -156,10 +156,8 @@ def choose_rows(
 
 def _seen(position: Tensor, active: Tensor, sink: int, recent: int, spare: int) -> Tensor:
     """Return the rows of sinks and ring that each token sees, [Q, SR] i1."""
-    row, first = ring_row(position, position, sink, 0, recent + spare), torch.full_like(position, sink)
-    number, end = torch.arange(sink + recent + spare), sink + recent
-    newest = (position - first + 1).clamp(max=recent)
-    return ring_seen(number, position, row, first, newest, end + spare) & active[:, None]
+    row = ring_row(position, position, sink, 0, recent + spare)
+    return cache_seen(position, position, active, row, sink + recent + spare, sink, 0, recent, spare)
 
 
 def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scoring, wide: torch.dtype) -> Tensor:

@@ -200,7 +200,7 @@ def test_logprobs_that_cannot_be_told_end_their_request_alone(monkeypatch: pytes
 @pytest.mark.parametrize("name", ["release", "abandon_prefill", "stop"])
 @pytest.mark.parametrize("new", [2, 4000])
 def test_a_fault_of_tidying_up_ends_nothing(name: str, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancelled or finished request ends, and its slot is given to others."""
+    """A cancelled or finished request ends, and others get its slot."""
     with engine_of(PausingInterpreter(LONG, 0.001), prefill_steps=1) as engine:
         executor = engine._executor
         fault = Fault(executor._sampler if name == "stop" else executor.session, name, monkeypatch)

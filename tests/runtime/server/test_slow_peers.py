@@ -70,7 +70,7 @@ DRIPS = {
 
 @pytest.mark.parametrize("place", DRIPS)
 def test_a_server_that_drips_has_one_deadline(place: str) -> None:
-    """After the deadline the next server is asked, and answers."""
+    """After the deadline the decode server asks the next prefill server, which answers."""
     dripping = Dripping(*DRIPS[place])
     with ExitStack() as stack:
         good = stack.enter_context(running(role="prefill"))

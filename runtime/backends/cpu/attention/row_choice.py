@@ -141,6 +141,7 @@ class Pair:
     """Emitter for a token and KV head. In its context, private scratch begins behind the data kept for the pair.
 
     Attributes:
+        ring: the slot's ring, for the token's position.
         first_slice: number of its first slice among all scoring units.
         alone: True if the first slice is among the units of the call (i1); in a call with the last slice, all slices
             are then.
@@ -156,6 +157,10 @@ class Pair:
         self.query, self.kv_head = number // choice.kv_heads, number % choice.kv_heads
         self.slot = self.query // choice.per_slot
         self.seen = Candidates.of(context, choice.step, self.query, choice.rows)
+        f, step = context.f, choice.step
+        spare = 0 if isinstance(step, FetchRows) else step.spare
+        ends = f.constant(step.sink), f.constant(step.sink + step.recent)
+        self.ring = Ring.at(f, self.seen.length - 1, *ends, spare)
         self.first_slice = number * choice.slices
         self.alone = self.first_slice >= context.begin
         self.chosen = context.shared + (choice.pairs * nbytes + number * 8)
@@ -168,13 +173,6 @@ class Pair:
     def of_token(self, name: str, *indices: Value | int) -> Value:
         """Return an element of an operand for the token and KV head."""
         return address(self.f, self.context.operands[name], self.query, self.kv_head, *indices)
-
-    @property
-    def ring(self) -> Ring:
-        """The ring of the slot, for the token's position."""
-        f, step = self.f, self.choice.step
-        spare = 0 if isinstance(step, FetchRows) else step.spare
-        return Ring.at(f, self.seen.length - 1, f.constant(step.sink), f.constant(step.sink + step.recent), spare)
 
     def query_head(self, head: int) -> Value:
         """Return the number of a head of the group among all heads."""
